@@ -1,0 +1,53 @@
+PYTHON ?= python3
+EXTRAS := dev,lab,docs
+# Rooms that must each keep 95 % of their lines covered.
+GATED  := sets layouts functional kernels nn
+
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.complete
+
+# Every pip that runs below obeys the pins, the one that fills a build environment included.
+export PIP_CONSTRAINT       := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+
+.PHONY: help test lint unit docs bench wheel check-wheel clean
+.NOTPARALLEL:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+test: lint unit check-wheel ## everything that must pass: lint, tests with coverage, the wheel
+
+# The stamp is written last, so that an environment whose build was interrupted starts again from nothing.
+# A complete but stale one is brought up to date in place.
+$(STAMP): pyproject.toml constraints.txt
+	if [ -e $@ ]; then rm $@; else $(PYTHON) -m venv --clear $(VENV); fi
+	$(PY) -m pip install --quiet --editable '.[$(EXTRAS)]'
+	touch $@
+
+lint: $(STAMP) ## ruff
+	$(PY) -m ruff check .
+
+# One torch thread a worker: the workers share the cores already.
+unit: $(STAMP) ## tests with coverage
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --cov --cov-report=
+	@for room in $(GATED); do \
+	  $(PY) -m coverage report --include="src/fspool/$$room.py,src/fspool/$$room/*" --fail-under=95 || exit 1; \
+	done
+
+docs: $(STAMP) ## build the pages into docs/_build/html, warnings are errors
+	$(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+bench: $(STAMP) ## run the benchmarks; choose with ARGS="..."
+	$(PY) -m benchmarks $(ARGS)
+
+wheel: $(STAMP) ## build the source archive, and the wheel from it, into dist/
+	rm -rf dist
+	$(PY) -m build --quiet
+
+check-wheel: wheel ## install the wheel into an empty environment, run the README example
+	PYTHON=$(PYTHON) tools/check_wheel.sh
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build dist docs/_build src/*.egg-info .coverage .pytest_cache .ruff_cache .hypothesis

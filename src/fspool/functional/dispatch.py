@@ -1,0 +1,35 @@
+"""Which implementation runs: the definition, or a registered operator where one may be used.
+
+`fspool.kernels` registers its operators here when it is imported; nothing here knows it. Without
+that folder the table stays empty and every public function runs its definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_operators: dict[tuple[str, str], Callable] = {}
+
+
+def register(name: str, device_type: str, operator: Callable) -> None:
+    _operators[name, device_type] = operator
+
+
+def fastest(name: str, x: Tensor) -> Callable | None:
+    """The registered operator for x, or None where only the definition is right.
+
+    torch.export and ONNX get plain torch operators, so that what they write runs without fspool.
+    torch.func.grad and friends cannot see through a registered operator; vmap can.
+    """
+    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or _in_grad_transform():
+        return None
+    return _operators.get((name, x.device.type))
+
+
+@torch.compiler.assume_constant_result
+def _in_grad_transform() -> bool:
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() != torch._C._functorch.TransformType.Vmap for level in stack)

@@ -1,0 +1,163 @@
+"""What a sort remembers: the object that links a pool with the unpool that undoes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..layouts import Packed, Padded, Sets
+from . import relaxed_sort as relaxed
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Order:
+    """The featurewise sort of a batch of sets, as returned by ``fspool(..., return_order=True)``.
+
+    A hard order keeps the rank of every element and nothing else. A relaxed one also keeps the
+    sorted values, from which the soft permutations P are applied without ever being stored.
+    It moves through ``torch.compile`` and ``torch.utils._pytree`` like a tuple of tensors.
+    """
+
+    sets: Sets
+    ranks: Tensor  # like x with the replica axis, smallest integers that fit
+    values: Tensor | None = None  # relaxed: x sorted, hard, in descending order
+    normaliser: Tensor | None = None  # relaxed: softmax sums of the rows of P, where known
+    temperature: Tensor | None = None
+
+    @property
+    def layout(self) -> str:
+        """``"padded"``, ``"packed"`` or ``"jagged"``."""
+        return self.sets.layout
+
+    @property
+    def sizes(self) -> Tensor:
+        """Elements of each set, ``(B,)``, or ``(G, B)`` with replicas."""
+        sizes = self.sets.sizes
+        return sizes if self.sets.replicas else sizes.squeeze(0)
+
+    @property
+    def dim(self) -> int:
+        """How many features were sorted."""
+        return self.ranks.shape[-1]
+
+    @property
+    def indices(self) -> Tensor:
+        """Row of x that holds rank j, feature by feature; -1 after the last element.
+
+        Padded: ``(B, N, D)``, rows counted within the set. Packed, jagged: ``(T, D)``, rows of x.
+        A relaxed order gives the hard sort that it relaxes.
+        """
+        indices = self.sets.indices(self.ranks)
+        return indices if self.sets.replicas else indices.squeeze(0)
+
+    def sort(self, x: Tensor) -> Tensor:
+        """P x: the elements of x, which has the layout of the pooled input, by rank."""
+        inner = self.sets.to_ranks(self._enter(x), self.ranks)
+        if self.temperature is not None:
+            inner = relaxed.apply(self, inner)
+        return self.sets.leave(self.sets.clear_ranks(inner).to(x.dtype))
+
+    def unsort(self, v: Tensor) -> Tensor:
+        """P^T v: rows by rank back to the positions of their elements; zeros in the padding."""
+        inner = self.sets.clear_ranks(self._enter(v, "v"))
+        if self.temperature is not None:
+            inner = relaxed.apply_transposed(self, inner)
+        return self.sets.leave(self.sets.from_ranks(inner, self.ranks).to(v.dtype))
+
+    def matrix(self) -> Tensor:
+        """The permutation matrices P, for looking at: ``(B, D, N, N)``, O(n^2) memory.
+
+        Row j says which elements make up rank j. Packed sets are padded to the largest, which on
+        CUDA waits for the device.
+        """
+        sets = self.sets
+        ranks = sets.pad(self.ranks.long() + 1) - 1  # -1 marks the padding of packed sets
+        columns = torch.arange(ranks.shape[-2], device=ranks.device)
+        if self.temperature is None:
+            dtype = torch.get_default_dtype()
+            matrix = (ranks.transpose(-1, -2).unsqueeze(-2) == columns[:, None]).to(dtype)
+        else:
+            soft = relaxed.permutation_matrix(self)
+            pick = ranks.transpose(-1, -2).clamp(min=0).unsqueeze(-2).expand_as(soft)
+            matrix = soft.gather(-1, pick)
+        inside = sets.pad(torch.ones_like(self.ranks[..., :1], dtype=torch.bool))
+        if sets.inside is not None:
+            inside = sets.inside
+        rows = columns < sets.sizes[..., None]
+        inside = inside.squeeze(-1)[..., None, None, :] & rows[..., None, :, None]
+        matrix = matrix.masked_fill(~inside, 0)
+        return matrix if sets.replicas else matrix.squeeze(0)
+
+    def select(self, features: Tensor | list[int] | slice) -> Order:
+        """The order of some features only, for a decoder that unsorts with just those."""
+        if not isinstance(features, slice):
+            features = torch.as_tensor(features, device=self.ranks.device)
+
+        def pick(t: Tensor | None) -> Tensor | None:
+            return None if t is None else t[..., features]
+
+        return replace(
+            self,
+            ranks=pick(self.ranks),
+            values=pick(self.values),
+            normaliser=pick(self.normaliser),
+        )
+
+    def detach(self) -> Order:
+        """The same order, through which no gradient flows."""
+        return self._map(Tensor.detach)
+
+    def to(self, device: torch.device | str) -> Order:
+        """The same order on another device."""
+        device = torch.empty(0, device=device).device
+        return self._map(lambda t: t.to(device))
+
+    def _map(self, function) -> Order:
+        return pytree.tree_map(function, self)
+
+    def _enter(self, x: Tensor, name: str = "x") -> Tensor:
+        inner = self.sets.enter(x, name)
+        if inner.shape[-1] != self.dim:
+            raise ValueError(
+                f"{name} has {inner.shape[-1]} features, but this order sorted {self.dim}; "
+                "select(features) takes some of an order's features."
+            )
+        return inner
+
+    def __repr__(self) -> str:
+        groups, batch, rows = self.sets.shape
+        kind = "hard" if self.temperature is None else "relaxed"
+        replicas = f"replicas={groups}, " if self.sets.replicas else ""
+        return f"Order({kind}, {self.layout}, {replicas}sets={batch}, rows={rows}, dim={self.dim})"
+
+
+_OWN = ("ranks", "values", "normaliser", "temperature")
+_OF_SETS = ("mask", "lengths", "offsets")
+
+
+def _flatten(order: Order):
+    """Only the tensors that are there are leaves; the rest describes them."""
+    tensors = {name: getattr(order, name) for name in _OWN}
+    tensors |= {name: getattr(order.sets, name) for name in _OF_SETS}
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    sets = order.sets
+    context = (tuple(tensors), sets.shape, sets.replicas, getattr(sets, "nested", None))
+    return list(tensors.values()), context
+
+
+def _unflatten(leaves, context) -> Order:
+    names, shape, replicas, nested = context
+    tensors = dict(zip(names, leaves, strict=True))
+    device = getattr(tensors["ranks"], "device", None)
+    own = {name: tensors.pop(name) for name in _OWN if name in tensors}
+    if nested is None:
+        sets = Padded(shape, device, replicas=replicas, **tensors)
+    else:
+        sets = Packed(shape, device, replicas=replicas, nested=nested, **tensors)
+    return Order(sets, **own)
+
+
+pytree.register_pytree_node(Order, _flatten, _unflatten, serialized_type_name="fspool.Order")

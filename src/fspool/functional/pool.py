@@ -1,0 +1,118 @@
+"""FSPool: sort every feature over the set on its own, then take a weighted sum over the ranks.
+
+.. math:: y_i = \\sum_{j=1}^{n} f\\!\\left(\\frac{j - 1}{n - 1}, \\bar w_i\\right) S_{ij}
+
+S is x sorted in descending order, feature by feature; f is piecewise linear
+(:mod:`fspool.functional.piecewise`). Since a sum does not care for its order, the same thing reads
+:math:`y_i = \\sum_j f(\\mathrm{rank}_{ij} / (n - 1)) x_{ij}`: linear in x, in the weight and, seen
+from its gradient, in g. Pool, unpool and the gradient to the knots are the three partial
+derivatives of that one trilinear form, so each one's derivative is the other two.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..layouts import Sets, enter_pooled, leave_pooled
+from ..sets import read
+from . import relaxed_sort as relaxed
+from .dispatch import fastest
+from .inputs import compute_dtype, exact, read_temperature, read_weight
+from .order import Order
+from .piecewise import piecewise_linear, rank_weights
+from .unpool import spread_ranks
+
+
+def fspool(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    mask: Tensor | None = None,
+    sizes: Tensor | None = None,
+    offsets: Tensor | None = None,
+    temperature: float | Tensor | None = None,
+    return_order: bool = False,
+) -> Tensor | tuple[Tensor, Order]:
+    """Pool every set to one vector: featurewise sort, then a weighted sum over ranks.
+
+    Args:
+        x: Sets of features: padded ``(B, N, D)``, packed ``(T, D)`` with offsets, or jagged nested.
+        weight: ``(D, k)``: for every feature k values of a piecewise-linear function of the
+            relative rank, from the largest element (first) to the smallest (last).
+        mask: ``(B, N)`` bool, True for elements, at any positions.
+        sizes: ``(B,)`` integers, elements first.
+        offsets: ``(B + 1,)`` integers; set b is ``x[offsets[b]:offsets[b + 1]]``.
+        temperature: None for the ordinary sort; a positive number or 0-d tensor relaxes it.
+        return_order: Also return the :class:`~fspool.Order`, for :func:`fsunpool`.
+
+    Returns:
+        ``(B, D)`` in the dtype of x. With a replica axis, x ``(G, B, N, D)`` and weight
+        ``(G, D, k)`` give ``(G, B, D)``. The empty set gives zeros; one element alone takes the
+        first knot. Padding never matters, whatever it holds.
+
+    Example:
+        >>> x = torch.tensor([[[3.0, 1.0], [1.0, 2.0], [2.0, 3.0]]])
+        >>> maximum = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+        >>> fspool.functional.fspool(x, maximum)
+        tensor([[3., 3.]])
+
+    Nothing waits for the device, except a relaxed sort of packed sets on CUDA.
+    """
+    sets, inner = read(x, mask=mask, sizes=sizes, offsets=offsets)
+    weight = read_weight(weight, inner.shape[-1], sets, inner.device)
+    temperature = read_temperature(temperature, inner)
+    with exact(inner):
+        if temperature is None:
+            y, ranks = sorted_sum(inner, weight, sets, return_order)
+            order = Order(sets, ranks)
+        else:
+            dtype = compute_dtype(inner, weight)
+            sorted_x, order = relaxed.relaxed_order(inner.to(dtype), temperature, sets)
+            y = sets.sum(rank_weights(weight.to(dtype), sets) * sorted_x)
+        y = leave_pooled(sets, y.to(inner.dtype))
+    return (y, order) if return_order else y
+
+
+def fspool_vjp(g: Tensor, weight: Tensor, order: Order) -> Tensor:
+    """The gradient of :func:`fspool` to x, for a gradient ``g (B, D)`` to its result.
+
+    A plain forward function, differentiable itself in g, weight and (relaxed) x: what a model needs
+    that takes gradient steps of its own, such as a deep set prediction network, and the form that
+    ``torch.compile`` understands.
+
+    Returns:
+        A tensor of the layout of x; zeros in the padding.
+    """
+    sets = order.sets
+    inner = enter_pooled(sets, g, order.dim, "g")
+    weight = read_weight(weight, order.dim, sets, inner.device)
+    with exact(inner):
+        if order.temperature is None:
+            dx = spread_ranks(inner, weight, order)
+        else:
+            dtype = compute_dtype(inner, weight, order.values)
+            a = rank_weights(weight.to(dtype), sets) * sets.spread(inner.to(dtype))
+            a = sets.clear_ranks(a)
+            ds = relaxed.apply_transposed(order, a) + relaxed.slope(order, a, order.values)
+            dx = sets.from_ranks(ds, order.ranks)
+        return sets.leave(dx.to(g.dtype))
+
+
+def sorted_sum(
+    x: Tensor, weight: Tensor, sets: Sets, keep_ranks: bool
+) -> tuple[Tensor, Tensor]:
+    """The pooled x and, where somebody will need them, the ranks: by the fastest implementation."""
+    operator = fastest("pool", x)
+    if operator is None:
+        return pool_definition(x, weight, sets)
+    ranked = keep_ranks or (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad))
+    return operator(x, weight, sets.mask, sets.lengths, sets.offsets, ranked)
+
+
+def pool_definition(x: Tensor, weight: Tensor, sets: Sets) -> tuple[Tensor, Tensor]:
+    """The formula at the top of this file. x (G, ..., D), weight (G, D, k) -> (G, B, D)."""
+    dtype = compute_dtype(x, weight)
+    ranks = sets.ranks(x.detach())
+    weights = piecewise_linear(weight.to(dtype), ranks, sets.element_sizes)
+    return sets.sum(weights * sets.clear(x.to(dtype))), ranks

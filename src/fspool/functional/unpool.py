@@ -1,0 +1,74 @@
+"""FSUnpool: the pool run backwards, from one vector to a set in the order that was remembered.
+
+.. math::
+    S'_{ij} = f\\!\\left(\\frac{j - 1}{n - 1}, \\bar w'_i\\right) z_i, \\qquad X'_i = P_i^\\top S'_i
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..layouts import enter_pooled
+from . import relaxed_sort as relaxed
+from .dispatch import fastest
+from .inputs import compute_dtype, exact, read_weight
+from .order import Order
+from .piecewise import piecewise_linear, rank_weights
+
+
+def fsunpool(z: Tensor, weight: Tensor, order: Order) -> Tensor:
+    """Spread every vector over the elements of its set, and undo the sort that made the order.
+
+    Args:
+        z: ``(B, D)``, one vector for each set.
+        weight: ``(D, k)``, the knots of the decoder's own weight function.
+        order: From ``fspool(..., return_order=True)``. ``order.select(features)`` unsorts with only
+            some of the permutations; z and weight then have that many features.
+
+    Returns:
+        The layout that was pooled, in the dtype of z and with elements in their input order:
+        padded ``(B, N, D)`` with zeros where there is no element, packed ``(T, D)``, or jagged.
+
+    Example:
+        >>> x = torch.tensor([[[3.0], [1.0], [2.0]]])
+        >>> weight = torch.tensor([[1.0, 0.0, -1.0]])
+        >>> _, order = fspool.functional.fspool(x, weight, return_order=True)
+        >>> fspool.functional.fsunpool(torch.tensor([[10.0]]), weight, order).flatten()
+        tensor([ 10., -10.,   0.])
+    """
+    if not isinstance(order, Order):
+        kind = type(order).__name__
+        raise TypeError(f"order is a {kind}; expected the Order that return_order=True gives.")
+    sets = order.sets
+    inner = enter_pooled(sets, z, order.dim)
+    weight = read_weight(weight, order.dim, sets, inner.device)
+    if order.ranks.device != inner.device:
+        raise ValueError(
+            f"order is on {order.ranks.device}, but z is on {inner.device}; "
+            "pass order.to(z.device)."
+        )
+    with exact(inner):
+        if order.temperature is None:
+            x = spread_ranks(inner, weight, order)
+        else:
+            dtype = compute_dtype(inner, weight, order.values)
+            v = rank_weights(weight.to(dtype), sets) * sets.spread(inner.to(dtype))
+            v = relaxed.apply_transposed(order, sets.clear_ranks(v))
+            x = sets.from_ranks(v, order.ranks)
+        return sets.leave(x.to(z.dtype))
+
+
+def spread_ranks(z: Tensor, weight: Tensor, order: Order) -> Tensor:
+    """Unpool with a hard order, by the fastest implementation."""
+    sets, ranks = order.sets, order.ranks
+    operator = fastest("unpool", z)
+    if operator is None:
+        return unpool_definition(z, weight, order)
+    return operator(z, weight, ranks, sets.mask, sets.lengths, sets.offsets)
+
+
+def unpool_definition(z: Tensor, weight: Tensor, order: Order) -> Tensor:
+    """The formula at the top of this file, seen from each element: f(rank) times z."""
+    dtype = compute_dtype(z, weight)
+    weights = piecewise_linear(weight.to(dtype), order.ranks, order.sets.element_sizes)
+    return order.sets.clear(weights * order.sets.spread(z.to(dtype)))

@@ -1,0 +1,169 @@
+"""Work on the CPU in chunks: sets of equal size together, a cache-sized piece at a time.
+
+A batch is seen as rows, ``x.reshape(-1, D)``, whatever its layout. Sets of the same size form dense
+``(sets, n, features)`` blocks, so nothing is ever computed for padding and the layouts share all
+code. numpy lets go of the interpreter lock, so plain threads keep all cores busy.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+KEEP = 16 << 20  # bytes of a scratch array that a thread holds on to
+LIMIT = 1 << 19  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
+
+
+class Chunk(NamedTuple):
+    """Some features of some sets that all have ``size`` elements."""
+
+    size: int
+    sets: np.ndarray  # flat numbers g * B + b
+    rows: slice | np.ndarray  # (sets, size) rows of x, or the slice that holds them
+    features: slice
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return len(self.sets), self.size, self.features.stop - self.features.start
+
+    def take(self, x: np.ndarray) -> np.ndarray:
+        """The block (sets, size, features) of x (rows, D); a view where the rows lie together."""
+        block = x[self.rows, self.features]
+        return block.reshape(self.shape) if isinstance(self.rows, slice) else block
+
+    def put(self, x: np.ndarray, block: np.ndarray) -> None:
+        if isinstance(self.rows, slice):
+            block = block.reshape(-1, block.shape[-1])
+        x[self.rows, self.features] = block
+
+    def replicas(self, batch: int) -> np.ndarray:
+        """The replica of every set."""
+        return self.sets // batch
+
+
+def plan(
+    shape: tuple[int, ...],
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    offsets: Tensor | None,
+    limit: int | None = None,
+) -> list[Chunk]:
+    """Cut a batch of shape (G, B, N, D), or (G, T, D) with offsets, into chunks; skip empty sets.
+
+    Without a ``limit`` of elements they are cut for :func:`run`: at least one for every thread.
+    """
+    dim = shape[-1]
+    row_of = None
+    if offsets is not None:
+        groups, rows = shape[:2]
+        bounds = offsets.numpy()
+        sizes = np.tile(np.diff(bounds), groups)
+        starts = (np.arange(groups)[:, None] * rows + bounds[:-1]).ravel()
+    else:
+        groups, batch, length = shape[:3]
+        starts = np.arange(groups * batch) * length
+        if mask is not None:
+            flat = mask.numpy().reshape(-1, length)
+            sizes = flat.sum(-1)
+            if not flat.all():
+                starts, row_of = np.cumsum(sizes) - sizes, np.flatnonzero(flat)
+        elif lengths is not None:
+            sizes = lengths.numpy().ravel()
+        else:
+            sizes = np.full(groups * batch, length)
+    return list(_cut(sizes, starts, row_of, dim, limit))
+
+
+def _cut(
+    sizes: np.ndarray,
+    starts: np.ndarray,
+    row_of: np.ndarray | None,
+    dim: int,
+    limit: int | None,
+) -> Iterable[Chunk]:
+    if limit is None:
+        limit = min(LIMIT, max(1, int(sizes.sum()) * dim // torch.get_num_threads()))
+    order = np.argsort(sizes, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1)
+    for members in groups:
+        size = int(sizes[members[0]]) if len(members) else 0
+        if size <= 0:
+            continue
+        step = max(1, limit // (size * dim))
+        width = dim if size * dim <= limit else max(1, limit // size)
+        for i in range(0, len(members), step):
+            sets = members[i : i + step]
+            first = starts[sets]
+            if row_of is None and np.array_equal(first, first[0] + size * np.arange(len(sets))):
+                rows = slice(int(first[0]), int(first[0]) + size * len(sets))
+            else:
+                rows = first[:, None] + np.arange(size)
+                rows = rows if row_of is None else row_of[rows]
+            for f in range(0, dim, width):
+                yield Chunk(size, sets, rows, slice(f, min(f + width, dim)))
+
+
+def covers(chunks: list[Chunk], x: Tensor) -> bool:
+    """Is every row of x an element of some set, so that no padding has to be filled?"""
+    dim = x.shape[-1]
+    done = sum(len(c.sets) * c.size for c in chunks if c.features.stop == dim)
+    return dim == 0 or done * dim == x.numel()
+
+
+def run(function: Callable[[Chunk], object], chunks: list[Chunk]) -> Iterable:
+    """``map(function, chunks)`` on all threads, results in order."""
+    if len(chunks) < 2 or torch.get_num_threads() < 2:
+        return [function(chunk) for chunk in chunks]
+    return list(_executor().map(function, chunks))
+
+
+_local = threading.local()
+_pool: ThreadPoolExecutor | None = None
+
+
+def scratch(name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """An uninitialised array of this thread, kept for the next chunk: fresh pages are slow."""
+    buffers = _local.__dict__
+    need = math.prod(shape) * np.dtype(dtype).itemsize
+    if need > KEEP:  # the rare huge chunk is not worth holding on to
+        return np.empty(shape, dtype)
+    if name not in buffers or buffers[name].nbytes < need:
+        buffers[name] = np.empty(need, np.uint8)
+    return buffers[name][:need].view(dtype).reshape(shape)
+
+
+def _executor() -> ThreadPoolExecutor:
+    global _pool
+    if _pool is None or _pool._max_workers != torch.get_num_threads():
+        _pool = ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="fspool")
+    return _pool
+
+
+def _forget_threads() -> None:
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_threads)  # threads do not survive a fork
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype, fill: int | None = None) -> Tensor:
+    """A tensor in memory from numpy, which asks for huge pages: several times faster to fill."""
+    kind = torch.empty(0, dtype=dtype).numpy().dtype
+    return torch.from_numpy(np.empty(shape, kind) if fill is None else np.full(shape, fill, kind))
+
+
+def to_numpy(x: Tensor) -> np.ndarray:
+    """(rows, D) in float32 or float64, sharing memory where possible."""
+    x = x.detach()
+    if x.dtype not in (torch.float32, torch.float64):
+        x = x.float()
+    return x.numpy().reshape(-1, x.shape[-1])

@@ -1,0 +1,49 @@
+"""Registration: one call makes a torch operator with shapes for tracing, vmap, and a place in the
+table of :mod:`fspool.functional.dispatch`. Gradients are added by the file that knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..functional import dispatch
+
+SETS = "Tensor? mask, Tensor? lengths, Tensor? offsets"
+SHARED = ("offsets", "temperature")  # tensors without a replica axis
+
+
+def operator(name: str, schema: str, cpu: Callable, fake: Callable) -> torch.library.CustomOpDef:
+    """Register ``fspool::name`` with its numpy implementation and its shapes."""
+    op = torch.library.custom_op(
+        f"fspool::{name}", cpu, mutates_args=(), device_types="cpu", schema=schema
+    )
+    op.register_fake(fake)
+    arguments = [argument.name for argument in op._opoverload._schema.arguments]
+    op.register_vmap(_fold(op, arguments))
+    dispatch.register(name, "cpu", op)
+    return op
+
+
+def _fold(op: torch.library.CustomOpDef, arguments: list[str]) -> Callable:
+    """vmap by the replica axis: the mapped axis goes in front of it, and both become one."""
+
+    def rule(info, in_dims, *values):
+        folded = []
+        for name, value, dim in zip(arguments, values, in_dims, strict=True):
+            if name in SHARED and dim is not None:
+                raise ValueError(
+                    f"{name} is mapped by vmap, but fspool::{op._name} takes one for all; "
+                    "map the other arguments only."
+                )
+            if isinstance(value, Tensor) and name not in SHARED:
+                value = value.unsqueeze(0) if dim is None else value.movedim(dim, 0)
+                value = value.expand(info.batch_size, *value.shape[1:]).flatten(0, 1)
+            folded.append(value)
+        out = op(*folded)
+        out = pytree.tree_map(lambda t: t.unflatten(0, (info.batch_size, -1)), out)
+        return out, pytree.tree_map(lambda _: 0, out)
+
+    return rule

@@ -1,0 +1,396 @@
+"""Hard FSPool on the CPU: sort packed keys with numpy, keep the ranks in a byte or two.
+
+The operators are the partial derivatives of one trilinear form,
+``sum_ij g_i f(rank_ij / (n - 1)) x_ij``: to g (pool), to x (unpool), to the knots. So each one's
+backward calls the other two, and all are differentiable any number of times.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..functional.inputs import compute_dtype
+from .chunks import Chunk, covers, empty, plan, run, scratch, to_numpy
+from .operator import SETS, operator
+
+
+def rank_dtype(shape: tuple[int, ...], offsets: Tensor | None) -> torch.dtype:
+    """The smallest integers that hold every rank; packed sets may have any size."""
+    if offsets is not None:
+        return torch.int32
+    length = shape[2]
+    return torch.uint8 if length <= 256 else torch.int16 if length <= 32768 else torch.int32
+
+
+def pooled_shape(x: Tensor, offsets: Tensor | None) -> tuple[int, int, int]:
+    batch = x.shape[1] if offsets is None else offsets.shape[0] - 1
+    return x.shape[0], batch, x.shape[-1]
+
+
+# --------------------------------------------------------------------------------------------------
+# numpy
+
+
+def rank_block(x: np.ndarray, chunk: Chunk, ranks: np.ndarray) -> np.ndarray:
+    """Rank x (s, n, d) into the chunk of ``ranks``; return -x sorted, largest first, (s, d, n)."""
+    packed = _sort_packed(x) if x.dtype == np.float32 and x.size < 1 << 26 else None
+    positions, values = packed or _sort_stable(x)
+    sets, size, dim = x.shape
+    iota = _iota(size, sets * dim, ranks.dtype)
+    if isinstance(chunk.rows, slice) and dim == ranks.shape[1]:
+        ranks[chunk.rows].reshape(-1)[positions] = iota
+    else:
+        block = scratch("ranks", x.shape, ranks.dtype)
+        block.reshape(-1)[positions] = iota
+        chunk.put(ranks, block)
+    return values
+
+
+def sort_block(x: np.ndarray) -> np.ndarray:
+    """The values alone, where nobody will ask for the ranks: half the bytes to sort."""
+    sets, size, dim = x.shape
+    keys = scratch("keys", (sets, dim, size), x.dtype)
+    np.subtract(0, x.transpose(0, 2, 1), out=keys)
+    keys.sort(-1)
+    return keys
+
+
+def _sort_packed(x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """One sort of float64 keys: minus the float32 value, its position in the 29 bits to spare.
+
+    The position counts up in positive keys and down in negative ones, so that ties go by position.
+    Read as a number, a key is the value to one part in 2^26 at the very worst. 0 - x also turns -0
+    into +0. NaN and inf have no bits to spare: None.
+    """
+    sets, size, dim = x.shape
+    keys = scratch("keys", (sets, dim, size), np.float64)
+    np.subtract(0.0, x.transpose(0, 2, 1), out=keys)
+    bits = keys.view(np.int64)
+    low = scratch("low", bits.shape, np.int64)
+    mask = (1 << (x.size - 1).bit_length()) - 1
+    np.right_shift(bits, 63, out=low)
+    low ^= _positions(sets, size, dim)
+    low &= mask
+    bits |= low
+    keys.sort(-1)
+    if np.isnan(keys[..., -1]).any():  # what NaN and inf have become sorts last
+        return None
+    np.right_shift(bits, 63, out=low)
+    low ^= bits
+    low &= mask
+    return low.reshape(-1), keys
+
+
+def _sort_stable(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where value and position do not fit in one key: a stable argsort of integer keys."""
+    x = np.ascontiguousarray(x.transpose(0, 2, 1), dtype=np.float64)
+    bits = np.where(np.isnan(x), np.nan, x + 0.0).view(np.int64)  # one zero, one NaN
+    keys = ~(bits ^ ((bits >> 63) & np.int64(0x7FFF_FFFF_FFFF_FFFF)))
+    order = np.argsort(keys, axis=-1, kind="stable")
+    sets, dim, size = x.shape
+    positions = np.take_along_axis(_positions(sets, size, dim), order, -1)
+    return positions.reshape(-1), -np.take_along_axis(x, order, -1)
+
+
+@lru_cache(maxsize=4)
+def _iota(size: int, repeats: int, dtype: np.dtype) -> np.ndarray:
+    return np.tile(np.arange(size, dtype=dtype), repeats)
+
+
+@lru_cache(maxsize=4)
+def _positions(sets: int, size: int, dim: int) -> np.ndarray:
+    """Position in a block (s, n, d), arranged as (s, d, n)."""
+    positions = np.arange(sets * size * dim).reshape(sets, size, dim).transpose(0, 2, 1)
+    return np.ascontiguousarray(positions)
+
+
+def hat(size: int, knots: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every rank the knot to its left and, as a column, how far it is towards the next."""
+    span = max(size - 1, 1)
+    left, rest = np.divmod(np.arange(size) * (knots - 1), span)
+    return left, (rest / span)[:, None]
+
+
+class Tables:
+    """f at every rank of a set of n elements, (G, n, D); the last few sizes are kept."""
+
+    def __init__(self, weight: Tensor, dtype: type, by_feature: bool = False) -> None:
+        knots = weight.detach().to(torch.float64).transpose(1, 2).contiguous().numpy()
+
+        @lru_cache(maxsize=8)
+        def table(size: int) -> np.ndarray:
+            left, blend = hat(size, knots.shape[1])
+            right = np.minimum(left + 1, knots.shape[1] - 1)
+            values = ((1 - blend) * knots[:, left] + blend * knots[:, right]).astype(dtype)
+            return np.ascontiguousarray(values.transpose(0, 2, 1)) if by_feature else values
+
+        self.of = table
+
+
+def gather_knots(by_rank: np.ndarray, knots: int) -> np.ndarray:
+    """The transpose of a table: (G, n, D) to (G, k, D)."""
+    size = by_rank.shape[1]
+    left, blend = hat(size, knots)
+    starts = np.flatnonzero(np.diff(left, prepend=-1))
+    total = np.zeros((by_rank.shape[0], knots, by_rank.shape[2]))
+    left = left[starts]
+    total[:, left] = np.add.reduceat((1 - blend) * by_rank, starts, axis=1)
+    inner = left < knots - 1  # the last knot has no right neighbour
+    total[:, left[inner] + 1] += np.add.reduceat(blend * by_rank, starts, axis=1)[:, inner]
+    return total
+
+
+def _lookup(chunk: Chunk, ranks: np.ndarray, batch: int, groups: int) -> np.ndarray:
+    """Where the table entry of every element lies in the flat (G, n, features) table."""
+    sets, size, dim = chunk.shape
+    index = scratch("low", chunk.shape, np.int64)
+    np.multiply(chunk.take(ranks), dim, out=index, dtype=np.int64)
+    index += np.arange(dim)
+    if groups > 1:
+        index += (chunk.replicas(batch) * (size * dim))[:, None, None]
+    return index
+
+
+def _weights(
+    chunk: Chunk, tables: Tables, ranks: np.ndarray, batch: int, groups: int
+) -> np.ndarray:
+    """f(rank) of every element of a chunk."""
+    table = np.ascontiguousarray(tables.of(chunk.size)[..., chunk.features])
+    index = _lookup(chunk, ranks, batch, groups)
+    weights = scratch("weights", chunk.shape, table.dtype)
+    return np.take(table.reshape(-1), index, out=weights, mode="clip")
+
+
+# --------------------------------------------------------------------------------------------------
+# Operators. x is (G, B, N, D), or (G, T, D) with offsets; weight (G, D, k); z and y (G, B, D).
+
+
+def _new_ranks(x: Tensor, chunks: list[Chunk], mask: Tensor | None, offsets) -> Tensor:
+    """Memory for ranks, with those of the padding in place: after the elements, by position."""
+    ranks = empty(x.shape, rank_dtype(x.shape, offsets))
+    if covers(chunks, x):
+        return ranks
+    if mask is None:
+        fill = torch.arange(x.shape[2])
+    else:
+        fill = mask.sum(-1, keepdim=True) + (~mask).cumsum(-1) - 1
+    return ranks.copy_(fill.unsqueeze(-1))
+
+
+def _pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool):
+    groups, batch, dim = pooled_shape(x, offsets)
+    rows, chunks = to_numpy(x), plan(x.shape, mask, lengths, offsets)
+    ranks = _new_ranks(x, chunks, mask, offsets) if ranked else _no_ranks(x, offsets)
+    flat_ranks = ranks.numpy().reshape(-1, dim)
+    tables = Tables(-weight, np.float64, by_feature=True)
+    y = np.zeros((groups * batch, dim))
+
+    def work(chunk: Chunk) -> None:
+        block = chunk.take(rows)
+        values = rank_block(block, chunk, flat_ranks) if ranked else sort_block(block)
+        table = tables.of(chunk.size)[:, chunk.features]
+        if groups == 1:
+            y[chunk.sets, chunk.features] = np.einsum("sdn,dn->sd", values, table[0])
+        else:
+            table = table[chunk.replicas(batch)]
+            y[chunk.sets, chunk.features] = np.einsum("sdn,sdn->sd", values, table)
+
+    run(work, chunks)
+    return torch.from_numpy(y).to(x.dtype).reshape(groups, batch, dim), ranks
+
+
+def _no_ranks(x: Tensor, offsets: Tensor | None) -> Tensor:
+    shape = (x.shape[0], *[0] * (x.ndim - 2), x.shape[-1])
+    return torch.empty(shape, dtype=rank_dtype(x.shape, offsets), device=x.device)
+
+
+def _pool_fake(x, weight, mask, lengths, offsets, ranked):
+    ranks = _ranks_fake(x, mask, lengths, offsets) if ranked else _no_ranks(x, offsets)
+    return x.new_empty(pooled_shape(x, offsets)), ranks
+
+
+pool = operator(
+    "pool",
+    f"(Tensor x, Tensor weight, {SETS}, bool ranked) -> (Tensor, Tensor)",
+    _pool,
+    _pool_fake,
+)
+
+
+def _ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
+    rows, chunks = to_numpy(x), plan(x.shape, mask, lengths, offsets)
+    ranks = _new_ranks(x, chunks, mask, offsets)
+    flat_ranks = ranks.numpy().reshape(-1, x.shape[-1])
+
+    def work(chunk: Chunk) -> None:
+        rank_block(chunk.take(rows), chunk, flat_ranks)
+
+    run(work, chunks)
+    return ranks
+
+
+def _ranks_fake(x, mask, lengths, offsets):
+    return torch.empty(x.shape, dtype=rank_dtype(x.shape, offsets), device=x.device)
+
+
+ranks = operator("ranks", f"(Tensor x, {SETS}) -> Tensor", _ranks, _ranks_fake)
+
+
+def _pool_ranked(x: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
+    groups, batch, dim = pooled_shape(x, offsets)
+    rows, flat_ranks = to_numpy(x), ranks.numpy().reshape(-1, dim)
+    tables = Tables(weight, rows.dtype.type)
+    y = np.zeros((groups * batch, dim))
+
+    def work(chunk: Chunk) -> None:
+        weights = _weights(chunk, tables, flat_ranks, batch, groups)
+        weights *= chunk.take(rows)
+        y[chunk.sets, chunk.features] = weights.sum(1, dtype=np.float64)
+
+    run(work, plan(x.shape, mask, lengths, offsets))
+    return torch.from_numpy(y).to(x.dtype).reshape(groups, batch, dim)
+
+
+def _pool_ranked_fake(x, weight, ranks, mask, lengths, offsets):
+    return x.new_empty(pooled_shape(x, offsets))
+
+
+pool_ranked = operator(
+    "pool_ranked",
+    f"(Tensor x, Tensor weight, Tensor ranks, {SETS}) -> Tensor",
+    _pool_ranked,
+    _pool_ranked_fake,
+)
+
+
+def _unpool(z: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
+    groups, batch, dim = z.shape
+    flat_z, flat_ranks = to_numpy(z), ranks.numpy().reshape(-1, dim)
+    tables = Tables(weight, flat_z.dtype.type)
+    chunks = plan(ranks.shape, mask, lengths, offsets)
+    x = empty(ranks.shape, compute_dtype(z), None if covers(chunks, ranks) else 0)
+    rows = x.numpy().reshape(-1, dim)
+
+    def work(chunk: Chunk) -> None:
+        weights = _weights(chunk, tables, flat_ranks, batch, groups)
+        z_block = flat_z[chunk.sets, chunk.features][:, None]
+        if isinstance(chunk.rows, slice):
+            np.multiply(weights, z_block, out=chunk.take(rows))
+        else:
+            chunk.put(rows, np.multiply(weights, z_block, out=weights))
+
+    run(work, chunks)
+    return x.to(z.dtype)
+
+
+def _unpool_fake(z, weight, ranks, mask, lengths, offsets):
+    return z.new_empty(ranks.shape)
+
+
+unpool = operator(
+    "unpool",
+    f"(Tensor z, Tensor weight, Tensor ranks, {SETS}) -> Tensor",
+    _unpool,
+    _unpool_fake,
+)
+
+
+def _knots(
+    z: Tensor, x: Tensor, ranks: Tensor, mask, lengths, offsets, knots: int, dtype
+) -> Tensor:
+    groups, batch, dim = z.shape
+    flat_z, rows, flat_ranks = to_numpy(z), to_numpy(x), ranks.numpy().reshape(-1, dim)
+
+    def work(chunk: Chunk) -> tuple[Chunk, np.ndarray]:
+        block = _by_rank(chunk.take(rows), chunk.take(flat_ranks))
+        by_rank = np.zeros((groups, chunk.size, chunk.shape[2]))
+        replicas, scale = chunk.replicas(batch), flat_z[chunk.sets, chunk.features]
+        for g in np.unique(replicas):
+            own = slice(*np.searchsorted(replicas, (g, g + 1)))
+            by_rank[g] = np.einsum("sd,sdn->dn", scale[own], block[own]).T
+        return chunk, by_rank
+
+    total = np.zeros((groups, knots, dim))
+    parts = run(work, plan(ranks.shape, mask, lengths, offsets))
+    for size, same in groupby(parts, key=lambda part: part[0].size):
+        by_rank = np.zeros((groups, size, dim))
+        for chunk, part in same:  # in the order of the chunks: the same bits every time
+            by_rank[..., chunk.features] += part
+        total += gather_knots(by_rank, knots)
+    return torch.from_numpy(total).transpose(1, 2).to(dtype).contiguous()
+
+
+def _by_rank(x: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """x moved to its ranks, (s, n, d) to (s, d, n)."""
+    sets, size, dim = x.shape
+    target = scratch("low", x.shape, np.int64)
+    np.add(ranks, (np.arange(sets * dim) * size).reshape(sets, 1, dim), out=target)
+    block = scratch("keys", (sets, dim, size), x.dtype)
+    block.reshape(-1)[target.reshape(-1)] = x.reshape(-1)
+    return block
+
+
+def _knots_fake(z, x, ranks, mask, lengths, offsets, knots, dtype):
+    return torch.empty(z.shape[0], z.shape[2], knots, dtype=dtype, device=z.device)
+
+
+knots = operator(
+    "knots",
+    f"(Tensor z, Tensor x, Tensor ranks, {SETS}, int knots, ScalarType dtype) -> Tensor",
+    _knots,
+    _knots_fake,
+)
+
+
+# --------------------------------------------------------------------------------------------------
+# Gradients
+
+
+def _remember_pool(ctx, inputs, output) -> None:
+    x, weight, *sets, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, output[1], *sets)
+
+
+def _pool_backward(ctx, dy: Tensor | None, *_):
+    """Of pool (whose second output, the ranks, has no gradient) and of pool_ranked."""
+    if dy is None:
+        return (None,) * 6
+    x, weight, order, *sets = ctx.saved_tensors
+    dx = unpool(dy, weight, order, *sets) if ctx.needs_input_grad[0] else None
+    return dx, _knot_gradient(ctx, dy, x, weight, order, sets), *[None] * 4
+
+
+def _remember(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[:6])
+
+
+def _unpool_backward(ctx, dx: Tensor):
+    z, weight, order, *sets = ctx.saved_tensors
+    dz = pool_ranked(dx, weight, order, *sets) if ctx.needs_input_grad[0] else None
+    return dz, _knot_gradient(ctx, z, dx, weight, order, sets), *[None] * 4
+
+
+def _knots_backward(ctx, dw: Tensor):
+    z, x, order, *sets = ctx.saved_tensors
+    dz = pool_ranked(x, dw, order, *sets) if ctx.needs_input_grad[0] else None
+    dx = unpool(z, dw, order, *sets) if ctx.needs_input_grad[1] else None
+    return dz, dx, *[None] * 6
+
+
+def _knot_gradient(ctx, z, x, weight, order, sets) -> Tensor | None:
+    if not ctx.needs_input_grad[1]:
+        return None
+    return knots(z, x, order, *sets, weight.shape[-1], weight.dtype)
+
+
+pool.register_autograd(_pool_backward, setup_context=_remember_pool)
+pool_ranked.register_autograd(_pool_backward, setup_context=_remember)
+unpool.register_autograd(_unpool_backward, setup_context=_remember)
+knots.register_autograd(_knots_backward, setup_context=_remember)

@@ -1,0 +1,276 @@
+"""The two descriptions of a batch of sets inside the package: :class:`Padded`, :class:`Packed`.
+
+Both answer the same questions, so that the maths is written once: how large is the set of every
+row, what are the ranks, sum over a set, spread a pooled vector over the rows of its set, move rows
+to their ranks and back. x is ``(G, B, N, D)`` in one and ``(G, T, D)`` in the other; G, the replica
+axis, is 1 where the user gave none. Nothing here waits for the device, except ``Packed.pad``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Padded:
+    """G x B sets in slots of N rows; ``mask`` (G, B, N) or ``lengths`` (G, B), or neither: full."""
+
+    shape: tuple[int, int, int]  # G, B, N
+    device: torch.device
+    mask: Tensor | None = None
+    lengths: Tensor | None = None
+    replicas: bool = False  # did the user's tensors carry the replica axis?
+
+    layout = "padded"
+    offsets = None
+
+    @property
+    def full(self) -> bool:
+        return self.mask is None and self.lengths is None
+
+    @property
+    def sizes(self) -> Tensor:
+        """Elements of each set, (G, B)."""
+        if self.mask is not None:
+            return self.mask.sum(-1)
+        if self.lengths is not None:
+            return self.lengths
+        groups, batch, length = self.shape
+        return torch.full((), length, device=self.device).expand(groups, batch)
+
+    @property
+    def element_sizes(self) -> Tensor:
+        """The size of its own set, for every row; broadcasts against x."""
+        if self.full:  # one number for all keeps the weights of all sets one small table
+            return torch.full((1, 1, 1, 1), self.shape[2], device=self.device)
+        return self.sizes[..., None, None]
+
+    @property
+    def iota(self) -> Tensor:
+        """The rank of every row of a tensor that is indexed by rank."""
+        return torch.arange(self.shape[2], device=self.device)[None, None, :, None]
+
+    @property
+    def inside(self) -> Tensor | None:
+        """Which rows are elements, (G, B, N, 1); None when all are."""
+        if self.mask is not None:
+            return self.mask.unsqueeze(-1)
+        return self.ranks_inside
+
+    @property
+    def ranks_inside(self) -> Tensor | None:
+        """The same for tensors indexed by rank, where elements always come first."""
+        return None if self.full else self._first(self.sizes)
+
+    def _first(self, count: Tensor) -> Tensor:
+        rows = torch.arange(self.shape[2], device=self.device)
+        return (rows < count.unsqueeze(-1)).unsqueeze(-1)
+
+    def ranks(self, x: Tensor) -> Tensor:
+        """Rank of every element in its set, feature by feature: 0 is the largest, ties by position.
+
+        Padding gets the ranks after the elements, so the ranks of a slot are a permutation.
+        """
+        if torch.onnx.is_in_onnx_export():  # ONNX has no stable sort; values stay right
+            order = self.clear(x, float("-inf")).sort(dim=-2, descending=True).indices
+            return invert(order)
+        order = self.clear(x).sort(dim=-2, descending=True, stable=True).indices
+        if not self.full:  # a second, stable sort puts padding last, also behind elements of -inf
+            outside = (~self.inside).expand_as(x).gather(-2, order)
+            order = order.gather(-2, outside.byte().sort(dim=-2, stable=True).indices)
+        return invert(order)
+
+    def clear(self, x: Tensor, value: float = 0.0) -> Tensor:
+        """x with ``value`` in its padding, whatever that held."""
+        return x if self.full else x.masked_fill(~self.inside, value)
+
+    def clear_ranks(self, v: Tensor) -> Tensor:
+        return v if self.full else v.masked_fill(~self.ranks_inside, 0.0)
+
+    def sum(self, x: Tensor) -> Tensor:
+        return x.sum(-2)
+
+    def spread(self, z: Tensor) -> Tensor:
+        """(G, B, D) to one row for every element; broadcasts against x."""
+        return z.unsqueeze(-2)
+
+    def to_ranks(self, x: Tensor, ranks: Tensor) -> Tensor:
+        """Row of position p to row of rank ranks[p]."""
+        x = self.clear(x).expand(ranks.shape)
+        return torch.zeros_like(x).scatter(-2, ranks.long(), x)
+
+    def from_ranks(self, v: Tensor, ranks: Tensor) -> Tensor:
+        """The way back."""
+        return self.clear(v.expand(ranks.shape).gather(-2, ranks.long()))
+
+    def indices(self, ranks: Tensor) -> Tensor:
+        order = invert(ranks.long())
+        return order if self.full else order.masked_fill(~self.ranks_inside, -1)
+
+    def pad(self, x: Tensor) -> Tensor:
+        return x
+
+    def unpad(self, x: Tensor) -> Tensor:
+        return x
+
+    def enter(self, x: Tensor, name: str = "x") -> Tensor:
+        """The user's tensor to the inner form, checked against this layout."""
+        rank = 3 + self.replicas
+        shape = self.shape if self.replicas else self.shape[1:]
+        if x.ndim != rank or tuple(x.shape[:-1]) != tuple(shape):
+            expected = ", ".join(map(str, shape))
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, but this order belongs to sets of shape "
+                f"({expected}, D); pass a tensor of that layout."
+            )
+        return x if self.replicas else x.unsqueeze(0)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """The way back."""
+        return x if self.replicas else x.squeeze(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """G x B sets behind one another: set b is rows ``offsets[b]:offsets[b + 1]`` of T."""
+
+    shape: tuple[int, int, int]  # G, B, T
+    device: torch.device
+    offsets: Tensor
+    replicas: bool = False
+    nested: bool = False
+
+    full = False
+    mask = None
+    lengths = None
+    inside = None  # every row is an element
+
+    @property
+    def layout(self) -> str:
+        return "jagged" if self.nested else "packed"
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.offsets.diff().expand(self.shape[0], -1)
+
+    @property
+    def set_ids(self) -> Tensor:
+        """The set of every row, (T,)."""
+        rows = torch.arange(self.shape[2], device=self.device)
+        ids = torch.bucketize(rows, self.offsets[1:], right=True)
+        return ids.clamp(max=max(self.shape[1] - 1, 0))  # stay in bounds on unchecked offsets
+
+    @property
+    def element_sizes(self) -> Tensor:
+        return self.offsets.diff()[self.set_ids][None, :, None]
+
+    @property
+    def iota(self) -> Tensor:
+        rows = torch.arange(self.shape[2], device=self.device)
+        return (rows - self.offsets[self.set_ids])[None, :, None]
+
+    def ranks(self, x: Tensor) -> Tensor:
+        order = x.sort(dim=-2, descending=True, stable=True).indices
+        order = order.gather(-2, self.set_ids[order].sort(dim=-2, stable=True).indices)
+        return invert(order) - self._first_rows()
+
+    def _first_rows(self) -> Tensor:
+        return self.offsets[self.set_ids].unsqueeze(-1)
+
+    def clear(self, x: Tensor, value: float = 0.0) -> Tensor:
+        return x
+
+    def clear_ranks(self, v: Tensor) -> Tensor:
+        return v
+
+    def sum(self, x: Tensor) -> Tensor:
+        groups, batch, _ = self.shape
+        return x.new_zeros(groups, batch, x.shape[-1]).index_add(1, self.set_ids, x)
+
+    def spread(self, z: Tensor) -> Tensor:
+        return z[:, self.set_ids]
+
+    def to_ranks(self, x: Tensor, ranks: Tensor) -> Tensor:
+        x = x.expand(ranks.shape)
+        return torch.zeros_like(x).scatter(-2, ranks + self._first_rows(), x)
+
+    def from_ranks(self, v: Tensor, ranks: Tensor) -> Tensor:
+        return v.expand(ranks.shape).gather(-2, ranks + self._first_rows())
+
+    def indices(self, ranks: Tensor) -> Tensor:
+        return invert(ranks + self._first_rows())
+
+    def pad(self, x: Tensor, length: int | None = None) -> Tensor:
+        """(G, T, D) to (G, B, N, D); N is the largest size: on CUDA this waits for the device."""
+        groups, batch, rows = self.shape
+        if length is None:
+            length = int(self.offsets.diff().max()) if batch else 0
+        out = x.new_zeros(groups, batch * length, x.shape[-1])
+        if rows == 0:
+            return out.unflatten(1, (batch, length))
+        return out.index_copy(1, self._slots(length), x).unflatten(1, (batch, length))
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """The way back from :meth:`pad`."""
+        length = x.shape[-2]
+        return x.flatten(1, 2)[:, self._slots(length)]
+
+    def _slots(self, length: int) -> Tensor:
+        ids = self.set_ids
+        row = torch.arange(self.shape[2], device=self.device) - self.offsets[ids]
+        return ids * length + row
+
+    def padded(self, length: int) -> Padded:
+        """The description of what :meth:`pad` returns."""
+        groups, batch, _ = self.shape
+        return Padded((groups, batch, length), self.device, lengths=self.sizes, replicas=True)
+
+    def enter(self, x: Tensor, name: str = "x") -> Tensor:
+        if self.nested:
+            if not x.is_nested:
+                raise ValueError(f"{name} is a dense tensor, but this order belongs to a jagged "
+                                 "one; pass a nested tensor with the same offsets.")
+            x = x.values()
+        rank = 2 + self.replicas
+        shape = (self.shape[0], self.shape[2]) if self.replicas else (self.shape[2],)
+        if x.ndim != rank or tuple(x.shape[:-1]) != tuple(shape):
+            expected = ", ".join(map(str, shape))
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, but this order belongs to packed sets of "
+                f"shape ({expected}, D); pass a tensor of that layout."
+            )
+        return x if self.replicas else x.unsqueeze(0)
+
+    def leave(self, x: Tensor) -> Tensor:
+        x = x if self.replicas else x.squeeze(0)
+        if self.nested:
+            return torch.nested.nested_tensor_from_jagged(x, self.offsets)
+        return x
+
+
+Sets = Padded | Packed
+
+
+def enter_pooled(sets: Sets, z: Tensor, dim: int, name: str = "z") -> Tensor:
+    """The user's pooled tensor (B, D) to the inner form (G, B, D), checked."""
+    expected = (*sets.shape[:2], dim) if sets.replicas else (sets.shape[1], dim)
+    if tuple(z.shape) != expected:
+        raise ValueError(
+            f"{name} has shape {tuple(z.shape)}; expected {expected}: "
+            "one row for each set of the order, one column for each of its features."
+        )
+    return z if sets.replicas else z.unsqueeze(0)
+
+
+def leave_pooled(sets: Sets, y: Tensor) -> Tensor:
+    """The way back."""
+    return y if sets.replicas else y.squeeze(0)
+
+
+def invert(order: Tensor) -> Tensor:
+    """The inverse of permutations along the second last axis."""
+    iota = torch.arange(order.shape[-2], device=order.device).unsqueeze(-1)
+    return torch.zeros_like(order).scatter(-2, order, iota.expand_as(order))

@@ -1,0 +1,81 @@
+"""FSPool as a module."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..functional import Order, fspool
+from ..functional.inputs import read_temperature
+from .knots import Knots
+
+
+class FSPool(Knots):
+    """Featurewise sort pooling, from `FSPool: Learning Set Representations with Featurewise Sort
+    Pooling <https://arxiv.org/abs/1906.02795>`_ (ICLR 2020).
+
+    .. math:: y_i = \\sum_{j=1}^{n} f\\!\\left(\\frac{j - 1}{n - 1}, \\bar w_i\\right) S_{ij}
+
+    where S is the set sorted in descending order, each feature on its own, and f is the
+    piecewise-linear function through the knots :math:`\\bar w_i`.
+
+    Args:
+        dim: Number of features D.
+        knots: Points k of the weight function, at least 2.
+        init: ``"normal"`` (standard normal) or ``"ones"`` (starts as sum pooling).
+        temperature: None for the ordinary sort, or a positive number for the relaxed sort, which an
+            auto-encoder needs to learn through its permutations.
+        hard_eval: Sort hard in ``eval()`` mode, for weights trained under a relaxed sort.
+
+    Shapes:
+        x ``(B, N, D)``, alone or with ``mask (B, N)`` or ``sizes (B,)``; x ``(T, D)`` with
+        ``offsets (B + 1,)``; or a jagged nested x ``(B, j, D)`` -> ``(B, D)``.
+
+    Example:
+        >>> pool = fspool.FSPool(dim=64, knots=20)
+        >>> pool(torch.randn(8, 10, 64)).shape
+        torch.Size([8, 64])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        knots: int = 20,
+        *,
+        init: str = "normal",
+        temperature: float | Tensor | None = None,
+        hard_eval: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(dim, knots, init, device, dtype)
+        self.hard_eval = hard_eval
+        value = read_temperature(temperature, self.weight)
+        # A tensor, so that a schedule can write it in place: no recompilation, CUDA graphs work.
+        value = None if value is None else value.detach().float().clone()
+        self.register_buffer("temperature", value, persistent=False)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        sizes: Tensor | None = None,
+        offsets: Tensor | None = None,
+        return_order: bool = False,
+    ) -> Tensor | tuple[Tensor, Order]:
+        """Pool every set; ``return_order=True`` also gives what :class:`FSUnpool` needs."""
+        hard = self.hard_eval and not self.training
+        return fspool(
+            x,
+            self.weight,
+            mask=mask,
+            sizes=sizes,
+            offsets=offsets,
+            temperature=None if hard else self.temperature,
+            return_order=return_order,
+        )
+
+    def extra_repr(self) -> str:
+        soft = "" if self.temperature is None else f", temperature={float(self.temperature):g}"
+        return super().extra_repr() + soft

@@ -1,0 +1,285 @@
+"""How a batch of sets is described, checked and converted.
+
+Three layouts, all with features last:
+
+========  ==============================  =========================================
+layout    x                               which rows are elements
+========  ==============================  =========================================
+padded    ``(B, N, D)``                   all, or ``mask (B, N)``, or ``sizes (B,)``
+packed    ``(T, D)``                      set b is rows ``offsets[b]:offsets[b + 1]``
+jagged    nested ``(B, j, D)``            carried by the nested tensor itself
+========  ==============================  =========================================
+
+Padded and packed tensors may carry one more leading axis G, the replica axis: G independent runs.
+Inside the package every batch has it (``G = 1`` where the user gave none).
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+
+from .layouts import Packed, Padded, Sets
+
+__all__ = [
+    "check_values",
+    "from_nested",
+    "mask_to_sizes",
+    "offsets_to_sizes",
+    "sizes_to_mask",
+    "sizes_to_offsets",
+    "to_nested",
+    "to_packed",
+    "to_padded",
+]
+
+_check_on_every_device = os.environ.get("FSPOOL_CHECK", "0") not in ("", "0")
+
+
+def check_values(enabled: bool = True) -> None:
+    """Check the values of ``sizes`` and ``offsets`` on CUDA too, at the price of a device sync.
+
+    They are always checked on the CPU, where it is free. ``FSPOOL_CHECK=1`` does the same.
+    """
+    global _check_on_every_device
+    _check_on_every_device = bool(enabled)
+
+
+# --------------------------------------------------------------------------------------------------
+# Conversions
+
+
+def sizes_to_mask(sizes: Tensor, length: int) -> Tensor:
+    """``sizes (..., B)`` to a mask ``(..., B, length)``, elements first."""
+    return torch.arange(length, device=sizes.device) < sizes.unsqueeze(-1)
+
+
+def mask_to_sizes(mask: Tensor) -> Tensor:
+    """``mask (..., B, N)`` to the number of elements of each set, ``(..., B)``."""
+    return mask.sum(-1)
+
+
+def sizes_to_offsets(sizes: Tensor) -> Tensor:
+    """``sizes (B,)`` to ``offsets (B + 1,)``: 0, then the running total."""
+    return torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+
+
+def offsets_to_sizes(offsets: Tensor) -> Tensor:
+    """``offsets (B + 1,)`` to ``sizes (B,)``."""
+    return offsets.diff()
+
+
+def to_packed(
+    x: Tensor, *, mask: Tensor | None = None, sizes: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Padded ``(B, N, D)`` to packed ``(T, D)`` and ``offsets (B + 1,)``.
+
+    On CUDA this waits for the device once when there is a mask or sizes: T depends on them.
+    """
+    sets, x = read(x, mask=mask, sizes=sizes, replicas=False)
+    if sets.full:
+        lengths = sets.sizes[0].contiguous()
+        return x.flatten(0, 2), sizes_to_offsets(lengths)
+    return x[0][sets.inside[0, :, :, 0]], sizes_to_offsets(sets.sizes[0])
+
+
+def to_padded(x: Tensor, offsets: Tensor, *, length: int | None = None) -> tuple[Tensor, Tensor]:
+    """Packed ``(T, D)`` to padded ``(B, length, D)``, zeros after the elements, and ``sizes (B,)``.
+
+    Without ``length`` the largest set decides, which on CUDA waits for the device once.
+    """
+    sets, x = read(x, offsets=offsets, replicas=False)
+    if length is not None and readable(offsets) and bool((sets.sizes > length).any()):
+        largest = int(sets.sizes.max())
+        raise ValueError(
+            f"length={length} is shorter than the largest set ({largest} elements); "
+            f"pass length={largest} or more."
+        )
+    return sets.pad(x, length)[0], sets.sizes[0]
+
+
+def to_nested(x: Tensor, offsets: Tensor) -> Tensor:
+    """Packed ``(T, D)`` to a jagged nested tensor ``(B, j, D)``; shares memory with x."""
+    read(x, offsets=offsets, replicas=False)
+    return torch.nested.nested_tensor_from_jagged(x, offsets)
+
+
+def from_nested(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Jagged nested tensor ``(B, j, D)`` to packed ``(T, D)`` and ``offsets (B + 1,)``."""
+    sets, x = read(x, replicas=False)
+    return x[0], sets.offsets
+
+
+# --------------------------------------------------------------------------------------------------
+# Reading: the user's arguments to a checked description
+
+
+def read(
+    x: Tensor,
+    *,
+    mask: Tensor | None = None,
+    sizes: Tensor | None = None,
+    offsets: Tensor | None = None,
+    replicas: bool | None = None,
+) -> tuple[Sets, Tensor]:
+    """Check the arguments that every public function shares; return the layout and the inner x.
+
+    ``replicas`` says whether x carries the replica axis; None lets the number of axes decide.
+    """
+    given = [
+        name
+        for name, value in (("mask", mask), ("sizes", sizes), ("offsets", offsets))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise ValueError(f"got {' and '.join(given)} together; pass at most one of them.")
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x is a {type(x).__name__}; expected a torch.Tensor of features.")
+    if not x.is_floating_point():
+        raise TypeError(f"x has dtype {x.dtype}; expected a floating dtype, so convert x first.")
+    if x.is_nested:
+        if given:
+            raise ValueError(f"x is nested and carries its sizes; leave out {given[0]}.")
+        return _read_nested(x)
+    if offsets is not None:
+        return _read_packed(x, offsets, replicas)
+    return _read_padded(x, mask, sizes, replicas)
+
+
+def _read_nested(x: Tensor) -> tuple[Packed, Tensor]:
+    if x.layout != torch.jagged or x.ndim != 3 or x._ragged_idx != 1 or x.lengths() is not None:
+        raise ValueError(
+            f"x is a nested tensor of layout {x.layout} with {x.ndim} axes; expected a contiguous "
+            "jagged one of shape (B, j, D), as torch.nested.nested_tensor(..., layout=torch.jagged)"
+            " makes."
+        )
+    values, offsets = x.values(), x.offsets()
+    shape = (1, offsets.shape[0] - 1, values.shape[0])
+    return Packed(shape, values.device, offsets, nested=True), values.unsqueeze(0)
+
+
+def _read_packed(x: Tensor, offsets: Tensor, replicas: bool | None) -> tuple[Packed, Tensor]:
+    _check_axes(x, "packed", 2, "(T, D)", replicas)
+    _check_index("offsets", offsets, x.device)
+    if offsets.ndim != 1 or offsets.shape[0] < 1:
+        raise ValueError(
+            f"offsets has shape {tuple(offsets.shape)}; expected (B + 1,): "
+            "where each set starts, and the end of the last."
+        )
+    replicas, x = x.ndim == 3, (x if x.ndim == 3 else x.unsqueeze(0))
+    groups, rows, _ = x.shape
+    if readable(offsets):
+        _check_offsets(offsets, rows)
+    shape = (groups, offsets.shape[0] - 1, rows)
+    return Packed(shape, x.device, offsets.long(), replicas), x
+
+
+def _check_offsets(offsets: Tensor, rows: int) -> None:
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first != 0:
+        raise ValueError(f"offsets starts at {first}; expected 0, the first row of x.")
+    drops = (offsets.diff() < 0).nonzero()
+    if len(drops):
+        i = int(drops[0])
+        raise ValueError(
+            f"offsets decreases from {int(offsets[i])} to {int(offsets[i + 1])} at position "
+            f"{i + 1}; expected values that never decrease."
+        )
+    if last != rows:
+        raise ValueError(f"offsets ends at {last}; expected {rows}, the number of rows of x.")
+
+
+def _read_padded(
+    x: Tensor, mask: Tensor | None, sizes: Tensor | None, replicas: bool | None
+) -> tuple[Padded, Tensor]:
+    _check_axes(x, "padded", 3, "(B, N, D)", replicas)
+    replicas, x = x.ndim == 4, (x if x.ndim == 4 else x.unsqueeze(0))
+    shape = tuple(x.shape[:3])
+    if mask is not None:
+        mask = _check_mask(mask, shape, x.device, replicas)
+    if sizes is not None:
+        sizes = _check_sizes(sizes, shape, x.device, replicas)
+    return Padded(shape, x.device, mask, sizes, replicas), x
+
+
+def _check_axes(x: Tensor, layout: str, rank: int, form: str, replicas: bool | None) -> None:
+    allowed = {None: (rank, rank + 1), False: (rank,), True: (rank + 1,)}[replicas]
+    if x.ndim in allowed:
+        return
+    hint = ""
+    if layout == "padded" and x.ndim == 2:
+        hint = "; pass x[None] for one set, or offsets= for packed sets"
+    axes = " (or one more leading axis for replicas)" if replicas is None else ""
+    raise ValueError(
+        f"x has shape {tuple(x.shape)}; expected {form} for {layout} sets{axes}{hint}."
+    )
+
+
+def _check_mask(mask: Tensor, shape: tuple, device: torch.device, replicas: bool) -> Tensor:
+    _check_tensor("mask", mask)
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask has dtype {mask.dtype}; expected torch.bool with True for elements, "
+            "so pass mask.bool()."
+        )
+    _check_device("mask", mask, device)
+    return _check_shape("mask", mask, shape, replicas)
+
+
+def _check_sizes(sizes: Tensor, shape: tuple, device: torch.device, replicas: bool) -> Tensor:
+    _check_index("sizes", sizes, device)
+    sizes = _check_shape("sizes", sizes, shape[:2], replicas)
+    if readable(sizes) and sizes.numel():
+        low, high, length = int(sizes.min()), int(sizes.max()), shape[2]
+        if low < 0 or high > length:
+            raise ValueError(
+                f"sizes has values from {low} to {high}; expected 0 to {length}, "
+                "the padded length of x."
+            )
+    return sizes.long()
+
+
+def _check_shape(name: str, value: Tensor, shape: tuple, replicas: bool) -> Tensor:
+    """(B, ...) is shared by all replicas, (G, B, ...) is one for each."""
+    if tuple(value.shape) == tuple(shape[1:]):
+        return value.expand(shape)
+    if replicas and tuple(value.shape) == tuple(shape):
+        return value
+    expected = f"{tuple(shape[1:])}" + (f" or {tuple(shape)}" if replicas else "")
+    raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {expected} to fit x.")
+
+
+def _check_tensor(name: str, value: Tensor) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{name} is a {type(value).__name__}; expected a tensor, so pass torch.tensor({name})."
+        )
+
+
+def _check_index(name: str, value: Tensor, device: torch.device) -> None:
+    _check_tensor(name, value)
+    if value.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        raise TypeError(f"{name} has dtype {value.dtype}; expected an integer dtype.")
+    _check_device(name, value, device)
+
+
+def _check_device(name: str, value: Tensor, device: torch.device) -> None:
+    if value.device != device:
+        raise ValueError(f"{name} is on {value.device}, but x is on {device}; move one of them.")
+
+
+def readable(value: Tensor) -> bool:
+    """May the values be looked at here? Free on the CPU; a sync on CUDA; never while tracing."""
+    if torch.compiler.is_compiling() or type(value) is not Tensor or in_transform():
+        return False
+    if value.device.type == "cpu":
+        return True
+    return _check_on_every_device and not torch.cuda.is_current_stream_capturing()
+
+
+@torch.compiler.assume_constant_result
+def in_transform() -> bool:
+    """Is a torch.func transform (grad, vmap, ...) active?"""
+    return bool(torch._C._functorch.get_interpreter_stack())

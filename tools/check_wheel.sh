@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Installs the wheel in dist/ into an empty environment and runs the first python block of README.md there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+room=$(mktemp -d)
+trap 'rm -rf "$room"' EXIT
+
+awk '/^```python/ { on = 1; next } on && /^```/ { exit } on' README.md > "$room/example.py"
+[ -s "$room/example.py" ] || { echo "README.md has no python block" >&2; exit 1; }
+
+"${PYTHON:-python3}" -m venv "$room/venv"
+"$room/venv/bin/python" -m pip install --quiet --constraint constraints.txt dist/fspool-*.whl
+cd "$room"
+# -I: only the installed package can be imported, never the source tree.
+venv/bin/python -I - <<'PY'
+from importlib.metadata import version
+from importlib.resources import files
+
+import fspool
+
+assert version("fspool") == fspool.__version__, (version("fspool"), fspool.__version__)
+assert files(fspool).joinpath("py.typed").is_file(), "py.typed is not in the wheel"
+PY
+venv/bin/python -I example.py
+echo "wheel: the README example passes in an empty environment"
