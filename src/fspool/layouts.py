@@ -231,8 +231,10 @@ class Packed:
     def enter(self, x: Tensor, name: str = "x") -> Tensor:
         if self.nested:
             if not x.is_nested:
-                raise ValueError(f"{name} is a dense tensor, but this order belongs to a jagged "
-                                 "one; pass a nested tensor with the same offsets.")
+                raise ValueError(
+                    f"{name} is a dense tensor, but this order belongs to a jagged "
+                    "one; pass a nested tensor with the same offsets."
+                )
             x = x.values()
         rank = 2 + self.replicas
         shape = (self.shape[0], self.shape[2]) if self.replicas else (self.shape[2],)

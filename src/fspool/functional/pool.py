@@ -99,9 +99,7 @@ def fspool_vjp(g: Tensor, weight: Tensor, order: Order) -> Tensor:
         return sets.leave(dx.to(g.dtype))
 
 
-def sorted_sum(
-    x: Tensor, weight: Tensor, sets: Sets, keep_ranks: bool
-) -> tuple[Tensor, Tensor]:
+def sorted_sum(x: Tensor, weight: Tensor, sets: Sets, keep_ranks: bool) -> tuple[Tensor, Tensor]:
     """The pooled x and, where somebody will need them, the ranks: by the fastest implementation."""
     operator = fastest("pool", x)
     if operator is None:

@@ -148,9 +148,7 @@ def permutation_definition(s: Tensor, temperature: Tensor, count: Tensor) -> Ten
     return logits.softmax(-1).masked_fill(~(valid.unsqueeze(-2) & valid.unsqueeze(-1)), 0)
 
 
-def slope_definition(
-    s: Tensor, a: Tensor, x: Tensor, temperature: Tensor, count: Tensor
-) -> Tensor:
+def slope_definition(s: Tensor, a: Tensor, x: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
     """:func:`slope` for padded (..., N, D) tensors, written out so that it has derivatives itself.
 
     With G = dL/dlogits and C its column sums, the logits' derivative to s_m has one term from

@@ -9,7 +9,7 @@ INITS = ("normal", "ones")
 
 
 class Knots(nn.Module):
-    """``weight (dim, knots)``: for each feature a piecewise-linear function of the relative rank."""
+    """``weight (dim, knots)``: a piecewise-linear function of relative rank for each feature."""
 
     def __init__(self, dim: int, knots: int, init: str, device=None, dtype=None) -> None:
         super().__init__()
