@@ -204,14 +204,20 @@ class Packed:
         return invert(ranks + self._first_rows())
 
     def pad(self, x: Tensor, length: int | None = None) -> Tensor:
-        """(G, T, D) to (G, B, N, D); N is the largest size: on CUDA this waits for the device."""
+        """(G, T, D) to (G, B, N, D); N is the largest size: on CUDA this waits for the device.
+
+        While tracing, when nobody knows the largest size, N is T: no set can be larger.
+        """
         groups, batch, rows = self.shape
         if length is None:
-            length = int(self.offsets.diff().max()) if batch else 0
+            length = rows if is_traced(self.offsets) else self._largest()
         out = x.new_zeros(groups, batch * length, x.shape[-1])
         if rows == 0:
             return out.unflatten(1, (batch, length))
         return out.index_copy(1, self._slots(length), x).unflatten(1, (batch, length))
+
+    def _largest(self) -> int:
+        return int(self.offsets.diff().max()) if self.shape[1] else 0
 
     def unpad(self, x: Tensor) -> Tensor:
         """The way back from :meth:`pad`."""
@@ -270,6 +276,22 @@ def enter_pooled(sets: Sets, z: Tensor, dim: int, name: str = "z") -> Tensor:
 def leave_pooled(sets: Sets, y: Tensor) -> Tensor:
     """The way back."""
     return y if sets.replicas else y.squeeze(0)
+
+
+def is_traced(tensor: Tensor) -> bool:
+    """Has it no values to look at, because somebody is compiling or exporting?"""
+    return torch.compiler.is_compiling() or type(tensor) is not Tensor
+
+
+def transforms() -> list[str]:
+    """The torch.func transforms (grad, vmap, ...) that are active, from the outermost inwards."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return [level.key().name for level in stack]
+
+
+# What torch.compiler.assume_constant_result does, without its import of the whole compiler: the
+# transforms are those at the time of tracing, which the compiler guards itself.
+transforms._dynamo_marked_constant = True
 
 
 def invert(order: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import os
 import torch
 from torch import Tensor
 
-from .layouts import Packed, Padded, Sets
+from .layouts import Packed, Padded, Sets, is_traced, transforms
 
 __all__ = [
     "check_values",
@@ -272,14 +272,8 @@ def _check_device(name: str, value: Tensor, device: torch.device) -> None:
 
 def readable(value: Tensor) -> bool:
     """May the values be looked at here? Free on the CPU; a sync on CUDA; never while tracing."""
-    if torch.compiler.is_compiling() or type(value) is not Tensor or in_transform():
+    if is_traced(value) or transforms():
         return False
     if value.device.type == "cpu":
         return True
     return _check_on_every_device and not torch.cuda.is_current_stream_capturing()
-
-
-@torch.compiler.assume_constant_result
-def in_transform() -> bool:
-    """Is a torch.func transform (grad, vmap, ...) active?"""
-    return bool(torch._C._functorch.get_interpreter_stack())

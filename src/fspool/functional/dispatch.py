@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..layouts import transforms
+
 _operators: dict[tuple[str, str], Callable] = {}
 
 
@@ -24,12 +26,10 @@ def fastest(name: str, x: Tensor) -> Callable | None:
     torch.export and ONNX get plain torch operators, so that what they write runs without fspool.
     torch.func.grad and friends cannot see through a registered operator; vmap can.
     """
-    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or _in_grad_transform():
+    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
+        return None
+    if any(name != "Vmap" for name in transforms()):
         return None
     return _operators.get((name, x.device.type))
 
 
-@torch.compiler.assume_constant_result
-def _in_grad_transform() -> bool:
-    stack = torch._C._functorch.get_interpreter_stack() or ()
-    return any(level.key() != torch._C._functorch.TransformType.Vmap for level in stack)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..layouts import Packed, Padded, Sets
-from . import relaxed_sort as relaxed
+from .relaxed_sort import apply, apply_transposed, permutation_matrix
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,14 +57,14 @@ class Order:
         """P x: the elements of x, which has the layout of the pooled input, by rank."""
         inner = self.sets.to_ranks(self._enter(x), self.ranks)
         if self.temperature is not None:
-            inner = relaxed.apply(self, inner)
+            inner = apply(self, inner)
         return self.sets.leave(self.sets.clear_ranks(inner).to(x.dtype))
 
     def unsort(self, v: Tensor) -> Tensor:
         """P^T v: rows by rank back to the positions of their elements; zeros in the padding."""
         inner = self.sets.clear_ranks(self._enter(v, "v"))
         if self.temperature is not None:
-            inner = relaxed.apply_transposed(self, inner)
+            inner = apply_transposed(self, inner)
         return self.sets.leave(self.sets.from_ranks(inner, self.ranks).to(v.dtype))
 
     def matrix(self) -> Tensor:
@@ -80,7 +80,7 @@ class Order:
             dtype = torch.get_default_dtype()
             matrix = (ranks.transpose(-1, -2).unsqueeze(-2) == columns[:, None]).to(dtype)
         else:
-            soft = relaxed.permutation_matrix(self)
+            soft = permutation_matrix(self)
             pick = ranks.transpose(-1, -2).clamp(min=0).unsqueeze(-2).expand_as(soft)
             matrix = soft.gather(-1, pick)
         inside = sets.pad(torch.ones_like(self.ranks[..., :1], dtype=torch.bool))

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from ..layouts import Sets, enter_pooled, leave_pooled
 from ..sets import read
-from . import relaxed_sort as relaxed
 from .dispatch import fastest
 from .inputs import compute_dtype, exact, read_temperature, read_weight
 from .order import Order
 from .piecewise import piecewise_linear, rank_weights
+from .relaxed_sort import apply_transposed, relaxed_order, slope
 from .unpool import spread_ranks
 
 
@@ -68,7 +68,7 @@ def fspool(
             order = Order(sets, ranks)
         else:
             dtype = compute_dtype(inner, weight)
-            sorted_x, order = relaxed.relaxed_order(inner.to(dtype), temperature, sets)
+            sorted_x, order = relaxed_order(inner.to(dtype), temperature, sets)
             y = sets.sum(rank_weights(weight.to(dtype), sets) * sorted_x)
         y = leave_pooled(sets, y.to(inner.dtype))
     return (y, order) if return_order else y
@@ -94,7 +94,7 @@ def fspool_vjp(g: Tensor, weight: Tensor, order: Order) -> Tensor:
             dtype = compute_dtype(inner, weight, order.values)
             a = rank_weights(weight.to(dtype), sets) * sets.spread(inner.to(dtype))
             a = sets.clear_ranks(a)
-            ds = relaxed.apply_transposed(order, a) + relaxed.slope(order, a, order.values)
+            ds = apply_transposed(order, a) + slope(order, a, order.values)
             dx = sets.from_ranks(ds, order.ranks)
         return sets.leave(dx.to(g.dtype))
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..layouts import enter_pooled
-from . import relaxed_sort as relaxed
 from .dispatch import fastest
 from .inputs import compute_dtype, exact, read_weight
 from .order import Order
 from .piecewise import piecewise_linear, rank_weights
+from .relaxed_sort import apply_transposed
 
 
 def fsunpool(z: Tensor, weight: Tensor, order: Order) -> Tensor:
@@ -53,7 +53,7 @@ def fsunpool(z: Tensor, weight: Tensor, order: Order) -> Tensor:
         else:
             dtype = compute_dtype(inner, weight, order.values)
             v = rank_weights(weight.to(dtype), sets) * sets.spread(inner.to(dtype))
-            v = relaxed.apply_transposed(order, sets.clear_ranks(v))
+            v = apply_transposed(order, sets.clear_ranks(v))
             x = sets.from_ranks(v, order.ranks)
         return sets.leave(x.to(z.dtype))
 

@@ -71,7 +71,7 @@ def plan(
         groups, batch, length = shape[:3]
         starts = np.arange(groups * batch) * length
         if mask is not None:
-            flat = mask.numpy().reshape(-1, length)
+            flat = mask.numpy().reshape(groups * batch, length)
             sizes = flat.sum(-1)
             if not flat.all():
                 starts, row_of = np.cumsum(sizes) - sizes, np.flatnonzero(flat)

@@ -1,0 +1,39 @@
+import importlib
+
+import hypothesis
+import pytest
+import torch
+
+from fspool.functional import dispatch
+
+# Speed is measured in benchmarks, so no deadline; the same examples every time, so no surprises.
+hypothesis.settings.register_profile(
+    "fspool",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[
+        hypothesis.HealthCheck.differing_executors,  # the battery is inherited
+        hypothesis.HealthCheck.function_scoped_fixture,  # the fixtures below do not vary
+    ],
+)
+hypothesis.settings.load_profile("fspool")
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+    torch.compiler.reset()  # no test inherits another one's compiled code
+
+
+@pytest.fixture
+def definition(monkeypatch):
+    """Run everything by the definitions, as if no operator were registered."""
+    monkeypatch.setattr(dispatch, "_operators", {})
+
+
+@pytest.fixture
+def walking(monkeypatch):
+    """Use the banded relaxed sort for small sets too."""
+    relaxed = importlib.import_module("fspool.functional.relaxed_sort")
+    monkeypatch.setattr(relaxed, "SMALL", -1)

@@ -1,0 +1,384 @@
+"""The registered operators against the definitions: values, orders and gradients, ties included."""
+
+import multiprocessing
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fspool
+from fspool.functional import dispatch, fspool_vjp, fsunpool, relaxed_sort
+from fspool.functional import fspool as pool_function
+from fspool.kernels import chunks
+from fspool.kernels import pool as pool_kernels
+from fspool.kernels import relaxed_sort as relaxed_kernels
+from fspool.kernels.operator import SHARED
+
+from .layouts import NAMES, lay_out
+from .reference import relative_error
+
+INF, NAN = float("inf"), float("nan")
+
+
+def by_definition(function):
+    """Call it as if no operator were registered."""
+    operators = dict(dispatch._operators)
+    dispatch._operators.clear()
+    try:
+        return function()
+    finally:
+        dispatch._operators.update(operators)
+
+
+def assert_same(got, exact, name, tolerance):
+    """|difference| against the largest value; zeros where zeros are right."""
+    got, exact = got.detach(), exact.detach()
+    if exact.numel() == 0 or not exact.any():
+        assert got.shape == exact.shape and not got.any(), name
+    else:
+        assert relative_error(got, exact) <= tolerance, name
+
+
+def make_x(shape, kind, seed=0):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    if kind == "ties":
+        return (2 * x).round() / 2  # many equal values, 0.0 and -0.0 among them
+    if kind == "equal":
+        return torch.full(shape, -0.7)
+    if kind == "infinite":
+        return torch.where(x > 1, INF, torch.where(x < -1, -INF, x))
+    if kind == "wild":
+        return x * 10.0 ** (20 * torch.rand(shape, generator=torch.Generator().manual_seed(1)) - 10)
+    return x
+
+
+def layouts_of(x):
+    """A padded x (B, N, D) in every layout; the sizes count up from 0."""
+    batch, length, _ = x.shape
+    sizes = torch.linspace(0, length, batch).round().long()
+    sets = [row[:n] for row, n in zip(x, sizes, strict=True)]
+    yield "full", x, {}
+    for name in NAMES[:3]:
+        data, keywords, _ = lay_out(name, sets, junk=NAN)
+        yield name, data, keywords
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["random", "ties", "equal", "infinite", "wild"])
+@pytest.mark.parametrize("n", [1, 2, 3, 16, 33, 300])
+def test_ranks_are_those_of_the_definition(n, kind, dtype):
+    for name, x, keywords in layouts_of(make_x((6, n, 3), kind).to(dtype)):
+        weight = torch.randn(3, 4)
+
+        def ranks(x=x, weight=weight, keywords=keywords):
+            return pool_function(x, weight, return_order=True, **keywords)[1].ranks.long()
+
+        assert torch.equal(ranks(), by_definition(ranks)), name
+
+
+def test_nan_sorts_before_everything_and_ties_go_by_position():
+    x = torch.tensor([1.0, NAN, INF, 1.0, -NAN, -0.0, 0.0, -INF])[None, :, None]
+    for dtype in (torch.float32, torch.float64):
+        _, order = pool_function(x.to(dtype), torch.ones(1, 2), return_order=True)
+        assert order.indices.flatten().tolist() == [1, 4, 2, 0, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "equal"])
+@pytest.mark.parametrize("n", [1, 2, 10, 64, 700])
+def test_values_and_gradients_are_those_of_the_definition(n, kind):
+    base = make_x((5, n, 4), kind)
+    for name, x, keywords in layouts_of(base):
+        weight, other = torch.randn(4, 7), torch.randn(4, 7)
+
+        def everything(x=x, keywords=keywords, weight=weight, other=other):
+            data, w, u = (t.double().requires_grad_() for t in (x, weight, other))
+            y, order = pool_function(data, w, return_order=True, **keywords)
+            out = fsunpool(y.sin(), u, order)
+            loss = (out * torch.arange(4)).cos().sum()
+            gradients = torch.autograd.grad(loss, (data, w, u), create_graph=True)
+            second = sum(g.square().sum() for g in gradients)
+            names = ("y", "unpooled", "dx", "dw", "du", "d2x", "d2w", "d2u")
+            seconds = torch.autograd.grad(second, (data, w, u))
+            return dict(zip(names, (y, out, *gradients, *seconds), strict=True))
+
+        exact = by_definition(everything)
+        for key, value in everything().items():
+            assert_same(value, exact[key], f"{name} {key}", 1e-10)
+
+        def single(dtype, x=x, keywords=keywords, weight=weight):
+            data, w = x.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_()
+            y = pool_function(data, w, **keywords)
+            return y, *torch.autograd.grad(y, (data, w), torch.ones_like(y))
+
+        exact = by_definition(lambda f=single: f(torch.float64))
+        for key, got, truth in zip("y dx dw".split(), single(torch.float32), exact, strict=True):
+            assert_same(got, truth, f"{name} {key}", 1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 5, 20, 128, 1000, 4097])
+@pytest.mark.parametrize("kind", ["random", "ties"])
+def test_hard_pool_in_float32_is_right_to_a_millionth(n, kind):
+    x, weight = make_x((3, n, 8), kind), torch.randn(8, 20)
+    exact = by_definition(lambda: pool_function(x.double(), weight.double()))
+    for gradient in (False, True):  # without a gradient nothing is ranked
+        y = pool_function(x.clone().requires_grad_(gradient), weight)
+        assert relative_error(y.detach(), exact) < 1e-6
+
+
+@pytest.mark.parametrize("layout", NAMES[:3])
+def test_pooling_without_gradients_sorts_the_same(layout):
+    sets = [
+        make_x((n, 3), kind) for n, kind in ((0, "ties"), (7, "ties"), (7, "infinite"), (1, ""))
+    ]
+    x, keywords, _ = lay_out(layout, sets, junk=NAN)
+    weight = torch.randn(3, 5)
+    with_order, _ = pool_function(x, weight, return_order=True, **keywords)
+    torch.testing.assert_close(pool_function(x, weight, **keywords), with_order, equal_nan=True)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    groups=st.integers(1, 3),
+    dim=st.integers(1, 5),
+    limit=st.sampled_from([1, 7, 64, 1 << 19]),
+    layout=st.sampled_from(["mask", "sizes", "offsets"]),
+    temperature=st.sampled_from([None, 1.0]),
+    seed=st.integers(0, 99),
+)
+def test_a_replica_is_the_single_run_and_chunks_leave_no_trace(
+    sizes, groups, dim, limit, layout, temperature, seed
+):
+    generator = torch.Generator().manual_seed(seed)
+    runs = []
+    for _ in range(groups):
+        sets = [torch.randn(n, dim, generator=generator) for n in sizes]
+        runs.append(lay_out(layout, sets)[:2])
+    x = torch.stack([run[0] for run in runs]).requires_grad_()
+    keywords = {key: torch.stack([run[1][key] for run in runs]) for key in runs[0][1]}
+    if layout == "offsets":
+        keywords = runs[0][1]  # shared by all replicas
+    weight = torch.randn(groups, dim, 4, generator=generator, requires_grad=True)
+
+    def autoencode(x, weight, keywords):
+        y, order = pool_function(x, weight, temperature=temperature, return_order=True, **keywords)
+        out = fsunpool(y, weight, order)
+        return y, out, *torch.autograd.grad(out.square().sum(), (x, weight))
+
+    before, chunks.LIMIT = chunks.LIMIT, limit
+    try:
+        together = autoencode(x, weight, keywords)
+    finally:
+        chunks.LIMIT = before
+    for g in range(groups):
+        own = keywords if layout == "offsets" else {k: v[g] for k, v in keywords.items()}
+        alone = autoencode(x[g].detach().requires_grad_(), weight[g].detach().requires_grad_(), own)
+        for a, b in zip(together, alone, strict=True):
+            torch.testing.assert_close(a[g], b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("walking")
+@pytest.mark.parametrize("n", [342, 1024])
+def test_relaxed_sort_is_right_to_a_hundred_thousandth_alone_padded_and_packed(n):
+    x, v = torch.randn(1, n, 4), torch.randn(1, n, 4)
+    exact, exact_order = by_definition(
+        lambda: relaxed_sort(x.double(), temperature=1.0, return_order=True)
+    )
+    exact_back = by_definition(lambda: exact_order.unsort(v.double()))
+    alone, order = relaxed_sort(x, temperature=1.0, return_order=True)
+    assert order.normaliser is not None  # the operator ran
+    assert relative_error(alone, exact) < 1e-5
+    assert relative_error(order.unsort(v), exact_back) < 1e-5
+
+    junk = torch.full((1, n, 4), NAN)
+    padded, order = relaxed_sort(
+        torch.cat((x, junk), 1), sizes=torch.tensor([n]), return_order=True
+    )
+    assert torch.equal(padded[:, :n], alone) and (padded[:, n:] == 0).all()
+    back = order.unsort(torch.cat((v, junk), 1))
+    assert relative_error(back[:, :n], exact_back) < 1e-5 and (back[:, n:] == 0).all()
+
+    packed = relaxed_sort(x[0], offsets=torch.tensor([0, n]))
+    assert torch.equal(packed, alone[0])
+
+
+@pytest.mark.usefixtures("walking")
+@pytest.mark.parametrize("temperature", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("kind", ["random", "ties", "equal"])
+@pytest.mark.parametrize("n", [1, 2, 3, 40, 130])
+def test_relaxed_gradients_are_those_of_the_definition(n, kind, temperature):
+    for name, x, keywords in layouts_of(make_x((4, n, 3), kind).double()):
+        weight, other = torch.randn(2, 3, 4, dtype=torch.float64)
+
+        def everything(x=x, keywords=keywords, weight=weight, other=other):
+            x, w, u = (t.clone().requires_grad_() for t in (x, weight, other))
+            y, order = pool_function(x, w, temperature=temperature, return_order=True, **keywords)
+            out = fsunpool(y.sin(), u, order)
+            pulled = fspool_vjp(y.detach().cos(), w, order)
+            first = torch.autograd.grad((out + pulled).sin().sum(), (x, w, u), create_graph=True)
+            second = torch.autograd.grad(sum(g.square().sum() for g in first), (x, w, u))
+            return y, out, pulled, *first, *second
+
+        names = "y unpooled pulled dx dw du d2x d2w d2u".split()
+        for key, got, exact in zip(names, everything(), by_definition(everything), strict=True):
+            assert_same(got, exact, f"{name} {key}", 1e-8)
+
+
+def test_the_walk_visits_every_entry_that_counts():
+    """Against the matrix itself: nothing above the rounding of the row is left out."""
+    s = torch.randn(1, 200, 2, dtype=torch.float64).sort(1, descending=True).values
+    one = torch.ones((), dtype=torch.float64)
+    seen = torch.eye(200, dtype=torch.float64).expand(2, -1, -1).clone()
+    for rows, columns, step, entries in relaxed_kernels.walk(s, one):
+        assert columns.start - rows.start == step
+        index = torch.arange(rows.start, rows.stop)
+        seen[:, index, index + step] = entries[0].T
+    definition = fspool.functional.relaxed_sort.__globals__["permutation_definition"]
+    p = definition(s, one, torch.full((1, 1, 1), 200))[0]
+    torch.testing.assert_close(seen / seen.sum(-1, keepdim=True), p, rtol=0, atol=1e-12)
+    assert (seen > 0).double().mean() < 0.7  # and it is a band
+
+
+@pytest.mark.usefixtures("walking")
+def test_the_relaxed_sort_of_nan_ends_and_stays_in_its_feature():
+    x = torch.randn(2, 50, 3)
+    x[1, 4, 2] = NAN
+    y = pool_function(x, torch.ones(3, 2), temperature=1.0)
+    assert y.isnan().tolist() == [[False, False, False], [False, False, True]]
+
+
+def operator_calls():
+    """Arguments for every operator, padded with sizes, mask and packed."""
+    x, weight = torch.randn(2, 3, 5, 4), torch.randn(2, 4, 3)
+    lengths = torch.tensor([[5, 0, 2], [1, 5, 3]])
+    mask = torch.rand(2, 3, 5) > 0.4
+    packed, offsets = torch.randn(2, 15, 4), torch.tensor([0, 4, 4, 15])
+    for data, sets in (
+        (x, (None, None, None)),
+        (x, (None, lengths, None)),
+        (x, (mask, None, None)),
+        (packed, (None, None, offsets)),
+    ):
+        z = torch.randn(2, 3, 4)
+        ranks = pool_kernels.ranks(data, *sets)
+        yield "pool", (data, weight, *sets, True)
+        yield "pool", (data, weight, *sets, False)
+        yield "ranks", (data, *sets)
+        yield "pool_ranked", (data, weight, ranks, *sets)
+        yield "unpool", (z, weight, ranks, *sets)
+        yield "knots", (z, data, ranks, *sets, 3, torch.float32)
+        if sets[0] is None:
+            values = data.sort(-2, descending=True).values
+            if sets[2] is not None:
+                pieces = data.split([4, 0, 11], 1)
+                values = torch.cat([p.sort(1, descending=True).values for p in pieces], 1)
+            tail = (torch.tensor(0.5), None, *sets[1:])
+            projected, normaliser = relaxed_kernels.sort(values, data, *tail)
+            tail = (torch.tensor(0.5), normaliser, *sets[1:])
+            yield "relaxed_sort", (values, data, *tail)
+            yield "relaxed_unsort", (values, data, *tail)
+            yield "relaxed_slope", (values, projected, data, projected, *tail)
+
+
+def test_opcheck_of_every_operator():
+    checked = set()
+    for name, arguments in operator_calls():
+        differentiable = name not in ("ranks",) and (name, arguments[-1]) != ("pool", False)
+        if differentiable:
+            arguments = [
+                a.clone().requires_grad_()
+                if isinstance(a, torch.Tensor) and a.is_floating_point() and a.ndim
+                else a
+                for a in arguments
+            ]
+        operator = getattr(torch.ops.fspool, name).default
+        torch.library.opcheck(operator, tuple(arguments))
+        checked.add(name)
+    assert checked == {name for name, _ in dispatch._operators}
+
+
+def test_vmap_of_every_operator_is_a_loop():
+    for name, arguments in operator_calls():
+        operator = getattr(torch.ops.fspool, name).default
+        own = [argument.name not in SHARED for argument in operator._schema.arguments]
+        dims = [
+            0 if isinstance(a, torch.Tensor) and mapped else None
+            for a, mapped in zip(arguments, own, strict=True)
+        ]
+        pairs = zip(arguments, dims, strict=True)
+        stacked = [a if d is None else torch.stack((a, a)) for a, d in pairs]
+        got = torch.func.vmap(operator, tuple(dims))(*stacked)
+        expected = operator(*arguments)
+        for a, b in zip(
+            got if isinstance(got, tuple) else (got,),
+            expected if isinstance(expected, tuple) else (expected,),
+            strict=True,
+        ):
+            assert torch.equal(a, torch.stack((b, b))), name
+
+
+def test_vmap_over_offsets_is_refused():
+    x, offsets = torch.randn(2, 4, 3), torch.tensor([[0, 2, 4], [0, 1, 4]])
+    with pytest.raises(ValueError, match="offsets is mapped by vmap"):
+        torch.func.vmap(lambda x, o: pool_function(x, torch.ones(3, 2), offsets=o))(x, offsets)
+
+
+def test_threads_leave_no_trace():
+    x, weight = torch.randn(64, 50, 8), torch.randn(8, 5)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            data, w = x.clone().requires_grad_(), weight.clone().requires_grad_()
+            y = pool_function(data, w, sizes=torch.arange(64) % 51)
+            results.append((y, *torch.autograd.grad(y.sum(), (data, w))))
+    finally:
+        torch.set_num_threads(before)
+    for one, other in zip(results[0], results[1], strict=True):
+        torch.testing.assert_close(one, other)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(results, results[1:], strict=False))
+
+
+def _pool_in_a_child(queue):
+    x = torch.ones(64, 50, 8)
+    queue.put(pool_function(x, torch.ones(8, 5)).sum().item())
+
+
+def test_works_in_a_forked_process_after_threads_were_used():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        pool_function(torch.randn(64, 50, 8), torch.randn(8, 5))  # starts the threads
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        child = context.Process(target=_pool_in_a_child, args=(queue,))
+        child.start()
+        assert queue.get(timeout=60) == 64 * 50 * 8
+        child.join(60)
+        assert child.exitcode == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_library_works_with_this_folder_deleted(tmp_path):
+    source = Path(fspool.__file__).parent
+    shutil.copytree(source, tmp_path / "fspool", ignore=shutil.ignore_patterns("kernels"))
+    script = """
+import torch, fspool
+from fspool.functional import dispatch
+assert not dispatch._operators
+pool, unpool = fspool.FSPool(3, 4, temperature=1.0), fspool.FSUnpool(3, 4)
+y, order = pool(torch.randn(2, 5, 3), sizes=torch.tensor([5, 2]), return_order=True)
+unpool(y, order).sum().backward()
+assert pool.weight.grad.abs().sum() > 0
+print(fspool.__file__)
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.startswith(str(tmp_path))
