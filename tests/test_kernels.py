@@ -253,32 +253,36 @@ def test_the_relaxed_sort_of_nan_ends_and_stays_in_its_feature():
 
 def operator_calls():
     """Arguments for every operator, padded with sizes, mask and packed."""
-    x, weight = torch.randn(2, 3, 5, 4), torch.randn(2, 4, 3)
+
+    def random(*shape):
+        return torch.randn(*shape, dtype=torch.float64)
+
+    x, weight = random(2, 3, 5, 4), random(2, 4, 3)
     lengths = torch.tensor([[5, 0, 2], [1, 5, 3]])
     mask = torch.rand(2, 3, 5) > 0.4
-    packed, offsets = torch.randn(2, 15, 4), torch.tensor([0, 4, 4, 15])
+    packed, offsets = random(2, 15, 4), torch.tensor([0, 4, 4, 15])
     for data, sets in (
         (x, (None, None, None)),
         (x, (None, lengths, None)),
         (x, (mask, None, None)),
         (packed, (None, None, offsets)),
     ):
-        z = torch.randn(2, 3, 4)
+        z = random(2, 3, 4)
         ranks = pool_kernels.ranks(data, *sets)
         yield "pool", (data, weight, *sets, True)
         yield "pool", (data, weight, *sets, False)
         yield "ranks", (data, *sets)
         yield "pool_ranked", (data, weight, ranks, *sets)
         yield "unpool", (z, weight, ranks, *sets)
-        yield "knots", (z, data, ranks, *sets, 3, torch.float32)
+        yield "knots", (z, data, ranks, *sets, 3, torch.float64)
         if sets[0] is None:
             values = data.sort(-2, descending=True).values
             if sets[2] is not None:
                 pieces = data.split([4, 0, 11], 1)
                 values = torch.cat([p.sort(1, descending=True).values for p in pieces], 1)
-            tail = (torch.tensor(0.5), None, *sets[1:])
+            tail = (torch.tensor(0.5).double(), None, *sets[1:])
             projected, normaliser = relaxed_kernels.sort(values, data, *tail)
-            tail = (torch.tensor(0.5), normaliser, *sets[1:])
+            tail = (torch.tensor(0.5).double(), normaliser, *sets[1:])
             yield "relaxed_sort", (values, data, *tail)
             yield "relaxed_unsort", (values, data, *tail)
             yield "relaxed_slope", (values, projected, data, projected, *tail)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .checks import check_device, check_floating, check_tensor
+
 
 @dataclass(frozen=True, eq=False)
 class Padded:
@@ -116,17 +118,13 @@ class Padded:
     def unpad(self, x: Tensor) -> Tensor:
         return x
 
+    def padded(self, length: int) -> Padded:
+        return self
+
     def enter(self, x: Tensor, name: str = "x") -> Tensor:
         """The user's tensor to the inner form, checked against this layout."""
-        rank = 3 + self.replicas
         shape = self.shape if self.replicas else self.shape[1:]
-        if x.ndim != rank or tuple(x.shape[:-1]) != tuple(shape):
-            expected = ", ".join(map(str, shape))
-            raise ValueError(
-                f"{name} has shape {tuple(x.shape)}, but this order belongs to sets of shape "
-                f"({expected}, D); pass a tensor of that layout."
-            )
-        return x if self.replicas else x.unsqueeze(0)
+        return _enter(x, name, shape, self.device, self.replicas)
 
     def leave(self, x: Tensor) -> Tensor:
         """The way back."""
@@ -141,7 +139,7 @@ class Packed:
     device: torch.device
     offsets: Tensor
     replicas: bool = False
-    nested: bool = False
+    ragged: Tensor | None = None  # the offsets of the nested tensor that this was, as they came
 
     full = False
     mask = None
@@ -150,7 +148,7 @@ class Packed:
 
     @property
     def layout(self) -> str:
-        return "jagged" if self.nested else "packed"
+        return "packed" if self.ragged is None else "jagged"
 
     @property
     def sizes(self) -> Tensor:
@@ -210,10 +208,9 @@ class Packed:
         """
         groups, batch, rows = self.shape
         if length is None:
-            length = rows if is_traced(self.offsets) else self._largest()
+            unknown = is_traced(self.offsets) or self.offsets.is_meta
+            length = rows if unknown else self._largest()
         out = x.new_zeros(groups, batch * length, x.shape[-1])
-        if rows == 0:
-            return out.unflatten(1, (batch, length))
         return out.index_copy(1, self._slots(length), x).unflatten(1, (batch, length))
 
     def _largest(self) -> int:
@@ -235,35 +232,54 @@ class Packed:
         return Padded((groups, batch, length), self.device, lengths=self.sizes, replicas=True)
 
     def enter(self, x: Tensor, name: str = "x") -> Tensor:
-        if self.nested:
-            if not x.is_nested:
-                raise ValueError(
-                    f"{name} is a dense tensor, but this order belongs to a jagged "
-                    "one; pass a nested tensor with the same offsets."
-                )
-            x = x.values()
-        rank = 2 + self.replicas
+        check_tensor(name, x)
+        if self.ragged is not None:
+            x = self._enter_jagged(x, name)
         shape = (self.shape[0], self.shape[2]) if self.replicas else (self.shape[2],)
-        if x.ndim != rank or tuple(x.shape[:-1]) != tuple(shape):
-            expected = ", ".join(map(str, shape))
+        return _enter(x, name, shape, self.device, self.replicas)
+
+    def _enter_jagged(self, x: Tensor, name: str) -> Tensor:
+        if not x.is_nested or x.layout != torch.jagged:
+            kind = "strided" if x.is_nested else "dense"
             raise ValueError(
-                f"{name} has shape {tuple(x.shape)}, but this order belongs to packed sets of "
-                f"shape ({expected}, D); pass a tensor of that layout."
+                f"{name} is {kind}, but this order belongs to jagged sets; "
+                "pass a jagged nested tensor with the same offsets."
             )
-        return x if self.replicas else x.unsqueeze(0)
+        own, other = self.ragged, x.offsets()
+        if other is not own and not is_traced(own) and own.device.type == "cpu":
+            if not torch.equal(own.long(), other.long()):
+                raise ValueError(
+                    f"{name} has other offsets than the sets of this order; "
+                    "pass a jagged nested tensor with the same offsets."
+                )
+        return x.values()
 
     def leave(self, x: Tensor) -> Tensor:
         x = x if self.replicas else x.squeeze(0)
-        if self.nested:
-            return torch.nested.nested_tensor_from_jagged(x, self.offsets)
+        if self.ragged is not None:
+            return torch.nested.nested_tensor_from_jagged(x, self.ragged)
         return x
 
 
 Sets = Padded | Packed
 
 
+def _enter(x: Tensor, name: str, shape: tuple, device: torch.device, replicas: bool) -> Tensor:
+    check_tensor(name, x)
+    if x.is_nested or tuple(x.shape[:-1]) != tuple(shape):
+        came = "nested" if x.is_nested else f"of shape {tuple(x.shape)}"
+        expected = ", ".join(map(str, shape))
+        raise ValueError(
+            f"{name} is {came}, but this order belongs to sets of shape ({expected}, D); "
+            "pass a tensor of that layout."
+        )
+    check_device(name, x, "the order", device)
+    return x if replicas else x.unsqueeze(0)
+
+
 def enter_pooled(sets: Sets, z: Tensor, dim: int, name: str = "z") -> Tensor:
     """The user's pooled tensor (B, D) to the inner form (G, B, D), checked."""
+    check_floating(name, z)
     expected = (*sets.shape[:2], dim) if sets.replicas else (sets.shape[1], dim)
     if tuple(z.shape) != expected:
         raise ValueError(
@@ -280,7 +296,11 @@ def leave_pooled(sets: Sets, y: Tensor) -> Tensor:
 
 def is_traced(tensor: Tensor) -> bool:
     """Has it no values to look at, because somebody is compiling or exporting?"""
-    return torch.compiler.is_compiling() or type(tensor) is not Tensor
+    if torch.compiler.is_compiling() or not isinstance(tensor, Tensor):
+        return True
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        return True
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def transforms() -> list[str]:

@@ -21,7 +21,8 @@ import os
 import torch
 from torch import Tensor
 
-from .layouts import Packed, Padded, Sets, is_traced, transforms
+from .checks import check_bool, check_device, check_floating, check_integer, check_tensor
+from .layouts import Packed, Padded, Sets, is_traced
 
 __all__ = [
     "check_values",
@@ -53,21 +54,29 @@ def check_values(enabled: bool = True) -> None:
 
 def sizes_to_mask(sizes: Tensor, length: int) -> Tensor:
     """``sizes (..., B)`` to a mask ``(..., B, length)``, elements first."""
+    check_integer("sizes", sizes)
+    _check_size_values(sizes, length)
     return torch.arange(length, device=sizes.device) < sizes.unsqueeze(-1)
 
 
 def mask_to_sizes(mask: Tensor) -> Tensor:
     """``mask (..., B, N)`` to the number of elements of each set, ``(..., B)``."""
+    check_bool("mask", mask)
     return mask.sum(-1)
 
 
 def sizes_to_offsets(sizes: Tensor) -> Tensor:
     """``sizes (B,)`` to ``offsets (B + 1,)``: 0, then the running total."""
+    check_integer("sizes", sizes)
+    if sizes.ndim != 1:
+        raise ValueError(f"sizes has shape {tuple(sizes.shape)}; expected (B,), one for each set.")
+    _check_size_values(sizes, None)
     return torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
 
 
 def offsets_to_sizes(offsets: Tensor) -> Tensor:
     """``offsets (B + 1,)`` to ``sizes (B,)``."""
+    _check_offsets(offsets, None)
     return offsets.diff()
 
 
@@ -78,6 +87,8 @@ def to_packed(
 
     On CUDA this waits for the device once when there is a mask or sizes: T depends on them.
     """
+    if isinstance(x, Tensor) and x.is_nested:
+        raise ValueError("x is nested; expected padded (B, N, D), so use from_nested(x) instead.")
     sets, x = read(x, mask=mask, sizes=sizes, replicas=False)
     if sets.full:
         lengths = sets.sizes[0].contiguous()
@@ -91,12 +102,15 @@ def to_padded(x: Tensor, offsets: Tensor, *, length: int | None = None) -> tuple
     Without ``length`` the largest set decides, which on CUDA waits for the device once.
     """
     sets, x = read(x, offsets=offsets, replicas=False)
-    if length is not None and readable(offsets) and bool((sets.sizes > length).any()):
-        largest = int(sets.sizes.max())
-        raise ValueError(
-            f"length={length} is shorter than the largest set ({largest} elements); "
-            f"pass length={largest} or more."
-        )
+    if length is not None:
+        if not isinstance(length, int) or length < 0:
+            raise ValueError(f"length={length} is no length; expected an integer of at least 0.")
+        if readable(offsets) and bool((sets.sizes > length).any()):
+            largest = int(sets.sizes.max())
+            raise ValueError(
+                f"length={length} is shorter than the largest set ({largest} elements); "
+                f"pass length={largest} or more."
+            )
     return sets.pad(x, length)[0], sets.sizes[0]
 
 
@@ -108,6 +122,9 @@ def to_nested(x: Tensor, offsets: Tensor) -> Tensor:
 
 def from_nested(x: Tensor) -> tuple[Tensor, Tensor]:
     """Jagged nested tensor ``(B, j, D)`` to packed ``(T, D)`` and ``offsets (B + 1,)``."""
+    check_tensor("x", x)
+    if not x.is_nested:
+        raise ValueError(f"x is dense, of shape {tuple(x.shape)}; expected a nested tensor.")
     sets, x = read(x, replicas=False)
     return x[0], sets.offsets
 
@@ -137,8 +154,7 @@ def read(
         raise ValueError(f"got {' and '.join(given)} together; pass at most one of them.")
     if not isinstance(x, Tensor):
         raise TypeError(f"x is a {type(x).__name__}; expected a torch.Tensor of features.")
-    if not x.is_floating_point():
-        raise TypeError(f"x has dtype {x.dtype}; expected a floating dtype, so convert x first.")
+    check_floating("x", x)
     if x.is_nested:
         if given:
             raise ValueError(f"x is nested and carries its sizes; leave out {given[0]}.")
@@ -157,38 +173,43 @@ def _read_nested(x: Tensor) -> tuple[Packed, Tensor]:
         )
     values, offsets = x.values(), x.offsets()
     shape = (1, offsets.shape[0] - 1, values.shape[0])
-    return Packed(shape, values.device, offsets, nested=True), values.unsqueeze(0)
+    return Packed(shape, values.device, offsets.long(), ragged=offsets), values.unsqueeze(0)
 
 
 def _read_packed(x: Tensor, offsets: Tensor, replicas: bool | None) -> tuple[Packed, Tensor]:
     _check_axes(x, "packed", 2, "(T, D)", replicas)
-    _check_index("offsets", offsets, x.device)
+    _check_offsets(offsets, x)
+    replicas, x = x.ndim == 3, (x if x.ndim == 3 else x.unsqueeze(0))
+    groups, rows, _ = x.shape
+    shape = (groups, offsets.shape[0] - 1, rows)
+    return Packed(shape, x.device, offsets.long(), replicas), x
+
+
+def _check_offsets(offsets: Tensor, x: Tensor | None) -> None:
+    check_integer("offsets", offsets)
+    if x is not None:
+        check_device("offsets", offsets, "x", x.device)
     if offsets.ndim != 1 or offsets.shape[0] < 1:
         raise ValueError(
             f"offsets has shape {tuple(offsets.shape)}; expected (B + 1,): "
             "where each set starts, and the end of the last."
         )
-    replicas, x = x.ndim == 3, (x if x.ndim == 3 else x.unsqueeze(0))
-    groups, rows, _ = x.shape
-    if readable(offsets):
-        _check_offsets(offsets, rows)
-    shape = (groups, offsets.shape[0] - 1, rows)
-    return Packed(shape, x.device, offsets.long(), replicas), x
-
-
-def _check_offsets(offsets: Tensor, rows: int) -> None:
+    if not readable(offsets):
+        return
     first, last = int(offsets[0]), int(offsets[-1])
     if first != 0:
         raise ValueError(f"offsets starts at {first}; expected 0, the first row of x.")
-    drops = (offsets.diff() < 0).nonzero()
+    drops = (offsets.long().diff() < 0).nonzero()
     if len(drops):
         i = int(drops[0])
         raise ValueError(
             f"offsets decreases from {int(offsets[i])} to {int(offsets[i + 1])} at position "
             f"{i + 1}; expected values that never decrease."
         )
-    if last != rows:
-        raise ValueError(f"offsets ends at {last}; expected {rows}, the number of rows of x.")
+    if x is not None and last != x.shape[-2]:
+        raise ValueError(
+            f"offsets ends at {last}; expected {x.shape[-2]}, the number of rows of x."
+        )
 
 
 def _read_padded(
@@ -218,27 +239,26 @@ def _check_axes(x: Tensor, layout: str, rank: int, form: str, replicas: bool | N
 
 
 def _check_mask(mask: Tensor, shape: tuple, device: torch.device, replicas: bool) -> Tensor:
-    _check_tensor("mask", mask)
-    if mask.dtype != torch.bool:
-        raise TypeError(
-            f"mask has dtype {mask.dtype}; expected torch.bool with True for elements, "
-            "so pass mask.bool()."
-        )
-    _check_device("mask", mask, device)
+    check_bool("mask", mask)
+    check_device("mask", mask, "x", device)
     return _check_shape("mask", mask, shape, replicas)
 
 
 def _check_sizes(sizes: Tensor, shape: tuple, device: torch.device, replicas: bool) -> Tensor:
-    _check_index("sizes", sizes, device)
-    sizes = _check_shape("sizes", sizes, shape[:2], replicas)
-    if readable(sizes) and sizes.numel():
-        low, high, length = int(sizes.min()), int(sizes.max()), shape[2]
-        if low < 0 or high > length:
-            raise ValueError(
-                f"sizes has values from {low} to {high}; expected 0 to {length}, "
-                "the padded length of x."
-            )
-    return sizes.long()
+    check_integer("sizes", sizes)
+    check_device("sizes", sizes, "x", device)
+    fitted = _check_shape("sizes", sizes, shape[:2], replicas)
+    _check_size_values(sizes, shape[2])
+    return fitted.long()
+
+
+def _check_size_values(sizes: Tensor, length: int | None) -> None:
+    if not readable(sizes) or not sizes.numel():
+        return
+    low, high = int(sizes.min()), int(sizes.max())
+    if low < 0 or (length is not None and high > length):
+        limit = "at least 0" if length is None else f"0 to {length}, the padded length"
+        raise ValueError(f"sizes has values from {low} to {high}; expected {limit}.")
 
 
 def _check_shape(name: str, value: Tensor, shape: tuple, replicas: bool) -> Tensor:
@@ -251,29 +271,12 @@ def _check_shape(name: str, value: Tensor, shape: tuple, replicas: bool) -> Tens
     raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {expected} to fit x.")
 
 
-def _check_tensor(name: str, value: Tensor) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(
-            f"{name} is a {type(value).__name__}; expected a tensor, so pass torch.tensor({name})."
-        )
-
-
-def _check_index(name: str, value: Tensor, device: torch.device) -> None:
-    _check_tensor(name, value)
-    if value.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
-        raise TypeError(f"{name} has dtype {value.dtype}; expected an integer dtype.")
-    _check_device(name, value, device)
-
-
-def _check_device(name: str, value: Tensor, device: torch.device) -> None:
-    if value.device != device:
-        raise ValueError(f"{name} is on {value.device}, but x is on {device}; move one of them.")
-
-
 def readable(value: Tensor) -> bool:
     """May the values be looked at here? Free on the CPU; a sync on CUDA; never while tracing."""
-    if is_traced(value) or transforms():
+    if is_traced(value):
         return False
     if value.device.type == "cpu":
         return True
-    return _check_on_every_device and not torch.cuda.is_current_stream_capturing()
+    if value.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return False
+    return _check_on_every_device

@@ -31,5 +31,3 @@ def fastest(name: str, x: Tensor) -> Callable | None:
     if any(name != "Vmap" for name in transforms()):
         return None
     return _operators.get((name, x.device.type))
-
-

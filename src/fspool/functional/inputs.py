@@ -2,46 +2,63 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from numbers import Real
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from ..layouts import Sets
+from ..checks import check_device, check_floating
+from ..layouts import Sets, enter_pooled
 from ..sets import readable
 
+if TYPE_CHECKING:
+    from .order import Order
 
-def read_weight(weight: Tensor, dim: int, sets: Sets, device: torch.device) -> Tensor:
+
+def read_weight(weight: Tensor, dim: int, sets: Sets, beside: str, device: torch.device) -> Tensor:
     """``weight (D, k)``, or ``(G, D, k)`` where the sets have replicas, to the inner (G, D, k)."""
-    if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        got = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
-        raise TypeError(f"weight is of type {got}; expected a tensor of a floating dtype.")
+    check_floating("weight", weight)
     groups = sets.shape[0]
     form = f"(G, D, k) = ({groups}, {dim}, k)" if sets.replicas else f"(D, k) = ({dim}, k)"
     expected = (groups, dim) if sets.replicas else (dim,)
     if weight.ndim != len(expected) + 1 or tuple(weight.shape[:-1]) != expected:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}; expected {form} to fit x.")
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}; expected {form} to fit {beside}."
+        )
     if weight.shape[-1] < 2:
         raise ValueError(
             f"weight has {weight.shape[-1]} knots; expected at least 2, the largest and smallest."
         )
-    if weight.device != device:
-        raise ValueError(f"weight is on {weight.device}, but x is on {device}; move one of them.")
+    check_device("weight", weight, beside, device)
     return weight if sets.replicas else weight.unsqueeze(0)
+
+
+def read_pooled(z: Tensor, weight: Tensor, order: Order, name: str) -> tuple[Tensor, Tensor]:
+    """What a decoder takes, checked, to the inner (G, B, D) and (G, D, k)."""
+    from .order import Order
+
+    if not isinstance(order, Order):
+        kind = type(order).__name__
+        raise TypeError(f"order is a {kind}; expected the Order that return_order=True gives.")
+    inner = enter_pooled(order.sets, z, order.dim, name)
+    weight = read_weight(weight, order.dim, order.sets, name, inner.device)
+    check_device("order", order.ranks, name, inner.device)
+    return inner, weight
 
 
 def read_temperature(temperature: float | Tensor | None, x: Tensor) -> Tensor | None:
     """None for the ordinary sort, else a 0-d tensor beside x."""
     if temperature is None:
         return None
+    dtype = compute_dtype(x)
     if not isinstance(temperature, Tensor):
-        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
+        if isinstance(temperature, bool) or not isinstance(temperature, Real):
             kind = type(temperature).__name__
             raise TypeError(f"temperature is a {kind}; expected None, a number or a 0-d tensor.")
-        if not 0 < temperature < float("inf"):
-            raise ValueError(
-                f"temperature is {temperature}; expected a positive number, "
-                "or None for the ordinary sort."
-            )
-        return torch.full((), temperature, dtype=compute_dtype(x), device=x.device)
+        _check_positive(float(temperature), dtype)
+        return torch.full((), float(temperature), dtype=dtype, device=x.device)
     if temperature.ndim != 0 or not temperature.is_floating_point():
         raise ValueError(
             f"temperature is a tensor of shape {tuple(temperature.shape)} and dtype "
@@ -52,16 +69,19 @@ def read_temperature(temperature: float | Tensor | None, x: Tensor) -> Tensor | 
             "temperature requires a gradient, which the relaxed sort does not have; "
             "learn a scale of x instead: P depends on x / temperature only."
         )
-    if temperature.device != x.device:
+    check_device("temperature", temperature, "x", x.device)
+    if readable(temperature):
+        _check_positive(float(temperature), dtype)
+    return temperature
+
+
+def _check_positive(temperature: float, dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    if not limits.tiny <= temperature <= limits.max:  # nor NaN
         raise ValueError(
-            f"temperature is on {temperature.device}, but x is on {x.device}; move one of them."
-        )
-    if readable(temperature) and not 0 < float(temperature) < float("inf"):
-        raise ValueError(
-            f"temperature is {float(temperature)}; expected a positive number, "
+            f"temperature is {temperature}; expected a positive number that {dtype} can hold, "
             "or None for the ordinary sort."
         )
-    return temperature
 
 
 def compute_dtype(*tensors: Tensor) -> torch.dtype:
@@ -72,6 +92,8 @@ def compute_dtype(*tensors: Tensor) -> torch.dtype:
     return dtype
 
 
-def exact(x: Tensor) -> torch.autocast:
+def exact(x: Tensor) -> AbstractContextManager:
     """Autocast off: the operators choose their own precision."""
+    if x.device.type == "meta":  # knows no autocast
+        return nullcontext()
     return torch.autocast(x.device.type, enabled=False)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..layouts import Packed, Padded, Sets
+from ..checks import INTEGERS, check_floating
+from ..layouts import Sets, is_traced
 from .relaxed_sort import apply, apply_transposed, permutation_matrix
 
 
@@ -73,28 +74,23 @@ class Order:
         Row j says which elements make up rank j. Packed sets are padded to the largest, which on
         CUDA waits for the device.
         """
-        sets = self.sets
-        ranks = sets.pad(self.ranks.long() + 1) - 1  # -1 marks the padding of packed sets
-        columns = torch.arange(ranks.shape[-2], device=ranks.device)
+        ranks = self.sets.pad(self.ranks.long())
+        length = ranks.shape[-2]
+        rows = torch.arange(length, device=ranks.device)[:, None]
+        hard = ranks.mT.unsqueeze(-2) == rows  # (G, B, D, N, N)
+        inside = self.sets.padded(length).inside
+        if inside is not None:
+            hard = hard & inside.mT.unsqueeze(-2)
         if self.temperature is None:
-            dtype = torch.get_default_dtype()
-            matrix = (ranks.transpose(-1, -2).unsqueeze(-2) == columns[:, None]).to(dtype)
+            matrix = hard.to(torch.get_default_dtype())
         else:
-            soft = permutation_matrix(self)
-            pick = ranks.transpose(-1, -2).clamp(min=0).unsqueeze(-2).expand_as(soft)
-            matrix = soft.gather(-1, pick)
-        inside = sets.pad(torch.ones_like(self.ranks[..., :1], dtype=torch.bool))
-        if sets.inside is not None:
-            inside = sets.inside
-        rows = columns < sets.sizes[..., None]
-        inside = inside.squeeze(-1)[..., None, None, :] & rows[..., None, :, None]
-        matrix = matrix.masked_fill(~inside, 0)
-        return matrix if sets.replicas else matrix.squeeze(0)
+            matrix = permutation_matrix(self) @ hard.to(self.values.dtype)
+        return matrix if self.sets.replicas else matrix.squeeze(0)
 
     def select(self, features: Tensor | list[int] | slice) -> Order:
         """The order of some features only, for a decoder that unsorts with just those."""
         if not isinstance(features, slice):
-            features = torch.as_tensor(features, device=self.ranks.device)
+            features = self._read_features(features)
 
         def pick(t: Tensor | None) -> Tensor | None:
             return None if t is None else t[..., features]
@@ -108,18 +104,43 @@ class Order:
 
     def detach(self) -> Order:
         """The same order, through which no gradient flows."""
-        return self._map(Tensor.detach)
+        return self._map(lambda t: t.detach() if t.is_floating_point() else t)
 
     def to(self, device: torch.device | str) -> Order:
         """The same order on another device."""
         device = torch.empty(0, device=device).device
         return self._map(lambda t: t.to(device))
 
+    def _read_features(self, features: Tensor | list[int]) -> Tensor:
+        if not isinstance(features, (Tensor, list, tuple, range)):
+            kind = type(features).__name__
+            raise TypeError(f"features is a {kind}; expected a list, a 1-d tensor or a slice.")
+        given = features if isinstance(features, Tensor) else list(features)
+        index = torch.as_tensor(given, device=self.ranks.device)
+        if index.dtype == torch.bool and index.shape == (self.dim,):
+            return index
+        if index.ndim != 1 or (len(index) and index.dtype not in INTEGERS):
+            raise ValueError(
+                f"features has shape {tuple(index.shape)} and dtype {index.dtype}; "
+                f"expected a list of integers, or a mask of the {self.dim} features."
+            )
+        index = index.long()
+        if len(index) and not is_traced(index) and index.device.type == "cpu":
+            low, high = int(index.min()), int(index.max())
+            if low < -self.dim or high >= self.dim:
+                raise IndexError(
+                    f"features has values from {low} to {high}; expected 0 to {self.dim - 1}, "
+                    "or negative ones to count from the end."
+                )
+        return index
+
     def _map(self, function) -> Order:
         return pytree.tree_map(function, self)
 
     def _enter(self, x: Tensor, name: str = "x") -> Tensor:
         inner = self.sets.enter(x, name)
+        if self.temperature is not None:
+            check_floating(name, inner)
         if inner.shape[-1] != self.dim:
             raise ValueError(
                 f"{name} has {inner.shape[-1]} features, but this order sorted {self.dim}; "
@@ -135,29 +156,25 @@ class Order:
 
 
 _OWN = ("ranks", "values", "normaliser", "temperature")
-_OF_SETS = ("mask", "lengths", "offsets")
+_OF_SETS = ("mask", "lengths", "offsets", "ragged")
 
 
 def _flatten(order: Order):
     """Only the tensors that are there are leaves; the rest describes them."""
     tensors = {name: getattr(order, name) for name in _OWN}
-    tensors |= {name: getattr(order.sets, name) for name in _OF_SETS}
+    tensors |= {name: getattr(order.sets, name, None) for name in _OF_SETS}
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     sets = order.sets
-    context = (tuple(tensors), sets.shape, sets.replicas, getattr(sets, "nested", None))
+    context = (type(sets), tuple(tensors), sets.shape, sets.replicas)
     return list(tensors.values()), context
 
 
 def _unflatten(leaves, context) -> Order:
-    names, shape, replicas, nested = context
+    kind, names, shape, replicas = context
     tensors = dict(zip(names, leaves, strict=True))
     device = getattr(tensors["ranks"], "device", None)
     own = {name: tensors.pop(name) for name in _OWN if name in tensors}
-    if nested is None:
-        sets = Padded(shape, device, replicas=replicas, **tensors)
-    else:
-        sets = Packed(shape, device, replicas=replicas, nested=nested, **tensors)
-    return Order(sets, **own)
+    return Order(kind(shape, device, replicas=replicas, **tensors), **own)
 
 
 pytree.register_pytree_node(Order, _flatten, _unflatten, serialized_type_name="fspool.Order")

@@ -14,10 +14,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..layouts import Sets, enter_pooled, leave_pooled
+from ..layouts import Sets, leave_pooled
 from ..sets import read
 from .dispatch import fastest
-from .inputs import compute_dtype, exact, read_temperature, read_weight
+from .inputs import compute_dtype, exact, read_pooled, read_temperature, read_weight
 from .order import Order
 from .piecewise import piecewise_linear, rank_weights
 from .relaxed_sort import apply_transposed, relaxed_order, slope
@@ -60,7 +60,7 @@ def fspool(
     Nothing waits for the device, except a relaxed sort of packed sets on CUDA.
     """
     sets, inner = read(x, mask=mask, sizes=sizes, offsets=offsets)
-    weight = read_weight(weight, inner.shape[-1], sets, inner.device)
+    weight = read_weight(weight, inner.shape[-1], sets, "x", inner.device)
     temperature = read_temperature(temperature, inner)
     with exact(inner):
         if temperature is None:
@@ -84,9 +84,8 @@ def fspool_vjp(g: Tensor, weight: Tensor, order: Order) -> Tensor:
     Returns:
         A tensor of the layout of x; zeros in the padding.
     """
+    inner, weight = read_pooled(g, weight, order, "g")
     sets = order.sets
-    inner = enter_pooled(sets, g, order.dim, "g")
-    weight = read_weight(weight, order.dim, sets, inner.device)
     with exact(inner):
         if order.temperature is None:
             dx = spread_ranks(inner, weight, order)

@@ -52,7 +52,7 @@ def relaxed_sort(
         return_order: Also return the :class:`~fspool.Order`, whose ``unsort`` applies P^T.
 
     Returns:
-        A tensor like x: row j of a set holds its j-th largest values, zeros in the padding.
+        A tensor like x. Row j of a set holds its j-th largest values; zeros in the padding.
 
     Example:
         >>> x = torch.tensor([[[1.0], [3.0], [2.0]]])

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..layouts import enter_pooled
 from .dispatch import fastest
-from .inputs import compute_dtype, exact, read_weight
+from .inputs import compute_dtype, exact, read_pooled
 from .order import Order
 from .piecewise import piecewise_linear, rank_weights
 from .relaxed_sort import apply_transposed
@@ -26,7 +25,7 @@ def fsunpool(z: Tensor, weight: Tensor, order: Order) -> Tensor:
             some of the permutations; z and weight then have that many features.
 
     Returns:
-        The layout that was pooled, in the dtype of z and with elements in their input order:
+        The layout that was pooled, in the dtype of z and with elements in their input order;
         padded ``(B, N, D)`` with zeros where there is no element, packed ``(T, D)``, or jagged.
 
     Example:
@@ -36,17 +35,8 @@ def fsunpool(z: Tensor, weight: Tensor, order: Order) -> Tensor:
         >>> fspool.functional.fsunpool(torch.tensor([[10.0]]), weight, order).flatten()
         tensor([ 10., -10.,   0.])
     """
-    if not isinstance(order, Order):
-        kind = type(order).__name__
-        raise TypeError(f"order is a {kind}; expected the Order that return_order=True gives.")
+    inner, weight = read_pooled(z, weight, order, "z")
     sets = order.sets
-    inner = enter_pooled(sets, z, order.dim)
-    weight = read_weight(weight, order.dim, sets, inner.device)
-    if order.ranks.device != inner.device:
-        raise ValueError(
-            f"order is on {order.ranks.device}, but z is on {inner.device}; "
-            "pass order.to(z.device)."
-        )
     with exact(inner):
         if order.temperature is None:
             x = spread_ranks(inner, weight, order)

@@ -11,7 +11,7 @@ from ..sets import read
 
 
 class _Pool(nn.Module):
-    """Reads the layout, pools in at least float32, gives back the dtype of x."""
+    """Reads the layout, pools in at least float32 by ``self.pool``, gives back the dtype of x."""
 
     def forward(
         self,
@@ -24,9 +24,6 @@ class _Pool(nn.Module):
         sets, inner = read(x, mask=mask, sizes=sizes, offsets=offsets)
         y = self.pool(inner.to(compute_dtype(inner)), sets)
         return leave_pooled(sets, y.to(inner.dtype))
-
-    def pool(self, x: Tensor, sets: Sets) -> Tensor:
-        raise NotImplementedError
 
 
 class SumPool(_Pool):

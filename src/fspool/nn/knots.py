@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from ..checks import check_count
+
 INITS = ("normal", "ones")
 
 
@@ -13,12 +15,10 @@ class Knots(nn.Module):
 
     def __init__(self, dim: int, knots: int, init: str, device=None, dtype=None) -> None:
         super().__init__()
-        if dim < 1:
-            raise ValueError(f"dim is {dim}; expected the number of features, at least 1.")
-        if knots < 2:
-            raise ValueError(
-                f"knots is {knots}; expected at least 2, for the largest and the smallest element."
-            )
+        dim = check_count("dim", dim, 1, "the number of features")
+        knots = check_count("knots", knots, 2, "one knot for the largest and one for the smallest")
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"dtype is {dtype}; expected a floating dtype.")
         if init not in INITS:
             raise ValueError(f"init is {init!r}; expected one of {', '.join(map(repr, INITS))}.")
         self.dim, self.knots, self.init = dim, knots, init

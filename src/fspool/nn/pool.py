@@ -52,7 +52,7 @@ class FSPool(Knots):
         self.hard_eval = hard_eval
         value = read_temperature(temperature, self.weight)
         # A tensor, so that a schedule can write it in place: no recompilation, CUDA graphs work.
-        value = None if value is None else value.detach().float().clone()
+        value = None if value is None else value.detach().clone()
         self.register_buffer("temperature", value, persistent=False)
 
     def forward(

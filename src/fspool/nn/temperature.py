@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import nn
 
+from ..checks import check_count
 from .pool import FSPool
 
 
@@ -15,7 +17,7 @@ class TemperatureDecay:
     .. math:: \\tau_t = \\tau_0 \\left(\\tau_T / \\tau_0\\right)^{\\min(t / T, 1)}
 
     Args:
-        modules: A model, or several modules, whose relaxed :class:`FSPool` layers to drive.
+        modules: A model, or several modules, whose relaxed :class:`~fspool.FSPool` layers to drive.
         start: Temperature :math:`\\tau_0` of the first step.
         end: Temperature :math:`\\tau_T` after ``steps`` steps and from then on.
         steps: T, how many calls of :meth:`step` the way takes.
@@ -37,11 +39,16 @@ class TemperatureDecay:
         end: float = 1e-3,
         steps: int,
     ) -> None:
-        if not 0 < end <= start:
-            raise ValueError(f"start={start} and end={end}; expected 0 < end <= start.")
-        if steps < 1:
-            raise ValueError(f"steps is {steps}; expected at least 1.")
+        if not torch.finfo(torch.float32).tiny <= end <= start < float("inf"):
+            raise ValueError(
+                f"start={start} and end={end}; expected finite numbers with 0 < end <= start."
+            )
+        steps = check_count("steps", steps, 1, "the number of steps")
         modules = [modules] if isinstance(modules, nn.Module) else list(modules)
+        for module in modules:
+            if not isinstance(module, nn.Module):
+                kind = type(module).__name__
+                raise TypeError(f"modules holds a {kind}; expected modules with FSPool layers.")
         found = [m for module in modules for m in module.modules() if isinstance(m, FSPool)]
         self.pools = [pool for pool in found if pool.temperature is not None]
         if not self.pools:

@@ -1,0 +1,46 @@
+"""The relaxed pool and unpool of full sets, against dense permutation matrices."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from fspool.functional import fspool, fsunpool
+
+from .baselines import dense_pool_unpool, sum_pool
+from .case import KNOTS, Case, Inputs, Variant
+
+TEMPERATURE = 1.0
+
+
+def cases() -> list[Case]:
+    # At N = 4096 the dense matrices of float32 would need some 8 GB each.
+    return [full((16, 32, 342), checked=8), full((4, 32, 4096), dense=False, checked=1)]
+
+
+def full(shape: tuple[int, int, int], dense: bool = True, checked: int | None = None) -> Case:
+    variants = [Variant("fspool", package), Variant("dense", dense_pool_unpool)]
+    variants = tuple(variants[: 1 + dense]) + (Variant("sum", sum_and_repeat),)
+    return Case("relaxed_sort", shape, make, variants, dense_pool_unpool, 1e-5, checked)
+
+
+def make(shape: tuple[int, int, int], layout: str, generator: Generator) -> Inputs:
+    batch, dim, length = shape
+    leaves = {
+        "x": torch.randn(batch, length, dim, generator=generator),
+        "weight": torch.randn(dim, KNOTS, generator=generator),
+        "z": torch.randn(batch, dim, generator=generator),
+        "weight_unpool": torch.randn(dim, KNOTS, generator=generator),
+    }
+    upstream = tuple(torch.randn(leaves[k].shape, generator=generator) for k in ("z", "x"))
+    return Inputs(leaves, {}, upstream)
+
+
+def package(x: Tensor, weight: Tensor, z: Tensor, weight_unpool: Tensor) -> tuple[Tensor, Tensor]:
+    y, order = fspool(x, weight, temperature=TEMPERATURE, return_order=True)
+    return y, fsunpool(z, weight_unpool, order)
+
+
+def sum_and_repeat(x: Tensor, z: Tensor, **_: Tensor) -> tuple[Tensor, Tensor]:
+    """What a model without an order would do: sum the set, give every element the same vector."""
+    return sum_pool(x), z.unsqueeze(1).repeat(1, x.shape[1], 1)

@@ -1,0 +1,59 @@
+"""Checks of arguments. An error is one sentence: what came, what was expected, what to do."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import Tensor
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_tensor(name: str, value: Tensor) -> None:
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise TypeError(f"{name} is a {kind}; expected a tensor, so pass torch.tensor({name}).")
+
+
+def check_floating(name: str, value: Tensor) -> None:
+    check_tensor(name, value)
+    if not value.is_floating_point():
+        raise TypeError(
+            f"{name} has dtype {value.dtype}; expected a floating dtype, so convert it first."
+        )
+
+
+def check_integer(name: str, value: Tensor) -> None:
+    check_tensor(name, value)
+    if value.dtype not in INTEGERS:
+        raise TypeError(
+            f"{name} has dtype {value.dtype}; expected an integer dtype such as torch.int64."
+        )
+
+
+def check_bool(name: str, value: Tensor) -> None:
+    check_tensor(name, value)
+    if value.dtype != torch.bool:
+        raise TypeError(
+            f"{name} has dtype {value.dtype}; expected torch.bool with True for elements, "
+            f"so pass {name}.bool()."
+        )
+
+
+def check_device(name: str, value: Tensor, other: str, device: torch.device) -> None:
+    if value.device != device:
+        raise ValueError(
+            f"{name} is on {value.device}, but {other} is on {device}; move one of them."
+        )
+
+
+def check_count(name: str, value: int, least: int, meaning: str) -> int:
+    """An integer, or anything that counts as one."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = least - 1
+    if count < least:
+        raise ValueError(f"{name} is {value}; expected {meaning}, an integer of at least {least}.")
+    return count
