@@ -17,7 +17,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-test: lint unit check-wheel ## everything that must pass: lint, tests with coverage, the wheel
+test: lint unit docs check-wheel ## all that must pass: lint, tests with coverage, pages, the wheel
 
 # The stamp is written last, so that an environment whose build was interrupted starts again from nothing.
 # A complete but stale one is brought up to date in place.

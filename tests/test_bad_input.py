@@ -396,12 +396,6 @@ def test_values_are_checked_inside_transforms_too(transform, name, index):
     refuses(lambda: call(x), ValueError, name, "9")
 
 
-def test_mapped_offsets_are_refused():
-    offsets = torch.tensor([[0, 2, 5], [0, 1, 5]])
-    call = torch.func.vmap(lambda o: pool_function(packed(), WEIGHT, offsets=o))
-    refuses(lambda: call(offsets), ValueError, "offsets", "vmap")
-
-
 # --------------------------------------------------------------------------------------------------
 # Conversions
 

@@ -325,10 +325,22 @@ def test_vmap_of_every_operator_is_a_loop():
             assert torch.equal(a, torch.stack((b, b))), name
 
 
-def test_vmap_over_offsets_is_refused():
+def assert_vmap_is_a_loop(function, *arguments):
+    got = torch.func.vmap(function)(*arguments)
+    expected = [function(*each) for each in zip(*arguments, strict=True)]
+    torch.testing.assert_close(got, torch.stack(expected))
+
+
+def test_vmap_over_offsets():
     x, offsets = torch.randn(2, 4, 3), torch.tensor([[0, 2, 4], [0, 1, 4]])
-    with pytest.raises(ValueError, match="offsets is mapped by vmap"):
-        torch.func.vmap(lambda x, o: pool_function(x, torch.ones(3, 2), offsets=o))(x, offsets)
+    weight = torch.randn(3, 4)
+    assert_vmap_is_a_loop(lambda x, o: pool_function(x, weight, offsets=o), x, offsets)
+
+
+@pytest.mark.usefixtures("walking")
+def test_vmap_over_temperature():
+    x, weight, tau = torch.randn(2, 3, 4, 3), torch.randn(3, 4), torch.tensor([0.5, 2.0])
+    assert_vmap_is_a_loop(lambda x, t: pool_function(x, weight, temperature=t), x, tau)
 
 
 def test_threads_leave_no_trace():

@@ -165,7 +165,7 @@ def test_export_runs_without_the_package(temperature, packed):
 
 
 @temperatures
-@pytest.mark.parametrize("how", ["full", "sizes", "mask"])
+@pytest.mark.parametrize("how", ["full", "sizes", "mask", "offsets"])
 def test_onnx(temperature, how, tmp_path):
     class Model(nn.Module):
         def __init__(self):
@@ -178,8 +178,13 @@ def test_onnx(temperature, how, tmp_path):
             y, order = self.pool(x, return_order=True, **keywords)
             return y, self.unpool(y, order)
 
-    model, x = Model().eval(), torch.randn(3, 6, 3)
-    rows = {"full": None, "sizes": torch.tensor([6, 1, 3]), "mask": torch.rand(3, 6) > 0.4}[how]
+    model, x = Model().eval(), torch.randn(9, 3) if how == "offsets" else torch.randn(3, 6, 3)
+    rows = {
+        "full": None,
+        "sizes": torch.tensor([6, 1, 3]),
+        "mask": torch.rand(3, 6) > 0.4,
+        "offsets": torch.tensor([0, 2, 2, 9]),
+    }[how]
     inputs = (x,) if rows is None else (x, rows)
     path = tmp_path / "model.onnx"
     torch.onnx.export(model, inputs, path, dynamo=True, verbose=False)

@@ -171,6 +171,9 @@ class Packed:
         return (rows - self.offsets[self.set_ids])[None, :, None]
 
     def ranks(self, x: Tensor) -> Tensor:
+        if torch.onnx.is_in_onnx_export():  # no stable sort there to go by set after going by value
+            rows = self.shape[2]
+            return self.unpad(self.padded(rows).ranks(self.pad(x, rows)))
         order = x.sort(dim=-2, descending=True, stable=True).indices
         order = order.gather(-2, self.set_ids[order].sort(dim=-2, stable=True).indices)
         return invert(order) - self._first_rows()

@@ -28,16 +28,22 @@ def operator(name: str, schema: str, cpu: Callable, fake: Callable) -> torch.lib
 
 
 def _fold(op: torch.library.CustomOpDef, arguments: list[str]) -> Callable:
-    """vmap by the replica axis: the mapped axis goes in front of it, and both become one."""
+    """vmap by the replica axis: the mapped axis goes in front of it, and both become one.
+
+    What replicas share cannot fold: where that is mapped, one call for each.
+    """
 
     def rule(info, in_dims, *values):
+        named = list(zip(arguments, values, in_dims, strict=True))
+        if any(name in SHARED and dim is not None for name, _, dim in named):
+            each = [
+                op(*(v if d is None else v.select(d, i) for _, v, d in named))
+                for i in range(info.batch_size)
+            ]
+            out = pytree.tree_map(lambda *ts: torch.stack(ts), *each)
+            return out, pytree.tree_map(lambda _: 0, out)
         folded = []
-        for name, value, dim in zip(arguments, values, in_dims, strict=True):
-            if name in SHARED and dim is not None:
-                raise ValueError(
-                    f"{name} is mapped by vmap, but fspool::{op._name} takes one for all; "
-                    "map the other arguments only."
-                )
+        for name, value, dim in named:
             if isinstance(value, Tensor) and name not in SHARED:
                 value = value.unsqueeze(0) if dim is None else value.movedim(dim, 0)
                 value = value.expand(info.batch_size, *value.shape[1:]).flatten(0, 1)
