@@ -396,6 +396,14 @@ def test_values_are_checked_inside_transforms_too(transform, name, index):
     refuses(lambda: call(x), ValueError, name, "9")
 
 
+@pytest.mark.parametrize("name, values", [("sizes", [1, 9]), ("offsets", [0, 9])])
+def test_values_made_inside_a_gradient_are_checked_too(name, values):
+    """There torch wraps every new tensor, with its values still to be seen."""
+    x = padded() if name == "sizes" else packed()
+    call = under_grad(lambda t: pool_function(t, WEIGHT, **{name: torch.tensor(values)}))
+    refuses(lambda: call(x), ValueError, name, "9")
+
+
 # --------------------------------------------------------------------------------------------------
 # Conversions
 

@@ -191,6 +191,13 @@ class TestFSPool(PoolTester):
     def make(self):
         return fspool.FSPool(self.dim, knots=4)
 
+    @pytest.mark.parametrize("temperature", [None, 1.0])
+    def test_no_features_are_no_special_case(self, temperature):
+        x, weight = torch.ones(2, 3, 0), torch.ones(0, 4)
+        y, order = fspool.functional.fspool(x, weight, temperature=temperature, return_order=True)
+        assert y.shape == (2, 0)
+        assert fspool.functional.fsunpool(y, weight, order).shape == x.shape
+
 
 class TestFSPoolOnes(PoolTester):
     def make(self):

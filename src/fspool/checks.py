@@ -50,10 +50,7 @@ def check_device(name: str, value: Tensor, other: str, device: torch.device) -> 
 
 def check_count(name: str, value: int, least: int, meaning: str) -> int:
     """An integer, or anything that counts as one."""
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = least - 1
-    if count < least:
+    count = operator.index(value) if hasattr(value, "__index__") else least - 1
+    if count < least or isinstance(value, bool):
         raise ValueError(f"{name} is {value}; expected {meaning}, an integer of at least {least}.")
     return count

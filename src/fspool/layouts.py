@@ -303,6 +303,8 @@ def is_traced(tensor: Tensor) -> bool:
         return True
     if type(tensor) not in (Tensor, torch.nn.Parameter):
         return True
+    while torch._C._functorch.is_gradtrackingtensor(tensor):  # a wrapper with values inside
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 

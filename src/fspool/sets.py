@@ -40,7 +40,7 @@ _check_on_every_device = os.environ.get("FSPOOL_CHECK", "0") not in ("", "0")
 
 
 def check_values(enabled: bool = True) -> None:
-    """Check the values of ``sizes`` and ``offsets`` on CUDA too, at the price of a device sync.
+    """Check the values of sizes, offsets and temperatures on CUDA too, at the price of a sync.
 
     They are always checked on the CPU, where it is free. ``FSPOOL_CHECK=1`` does the same.
     """

@@ -25,7 +25,8 @@ def read_weight(weight: Tensor, dim: int, sets: Sets, beside: str, device: torch
     expected = (groups, dim) if sets.replicas else (dim,)
     if weight.ndim != len(expected) + 1 or tuple(weight.shape[:-1]) != expected:
         raise ValueError(
-            f"weight has shape {tuple(weight.shape)}; expected {form} to fit {beside}."
+            f"weight has shape {tuple(weight.shape)}; expected {form} to fit {beside}, "
+            f"which has {dim} features."
         )
     if weight.shape[-1] < 2:
         raise ValueError(
