@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 KEEP = 16 << 20  # bytes of a scratch array that a thread holds on to
-LIMIT = 1 << 19  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
+LIMIT = 1 << 18  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
 
 
 class Chunk(NamedTuple):

@@ -15,23 +15,33 @@ SETS = "Tensor? mask, Tensor? lengths, Tensor? offsets"
 SHARED = ("offsets", "temperature")  # tensors without a replica axis
 
 
-def operator(name: str, schema: str, cpu: Callable, fake: Callable) -> torch.library.CustomOpDef:
-    """Register ``fspool::name`` with its numpy implementation and its shapes."""
-    op = torch.library.custom_op(
-        f"fspool::{name}", cpu, mutates_args=(), device_types="cpu", schema=schema
-    )
-    op.register_fake(fake)
-    arguments = [argument.name for argument in op._opoverload._schema.arguments]
-    op.register_vmap(_fold(op, arguments))
+def operator(name: str, schema: str, cpu: Callable, fake: Callable) -> torch._ops.OpOverload:
+    """Register ``fspool::name`` with its CPU implementation and its shapes.
+
+    By the parts of ``torch.library.custom_op``, whose whole would import the compiler when called.
+    """
+    full = f"fspool::{name}"
+    torch.library.define(full, schema, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.impl(full, "CPU", cpu)
+    torch.library.register_fake(full, fake)
+    op = getattr(torch.ops.fspool, name).default
+    torch.library.register_vmap(full, _fold(op))
     dispatch.register(name, "cpu", op)
     return op
 
 
-def _fold(op: torch.library.CustomOpDef, arguments: list[str]) -> Callable:
+def differentiate(op: torch._ops.OpOverload, backward: Callable, remember: Callable) -> None:
+    """Give an operator its gradient."""
+    torch.library.register_autograd(op.name(), backward, setup_context=remember)
+
+
+def _fold(op: torch._ops.OpOverload) -> Callable:
     """vmap by the replica axis: the mapped axis goes in front of it, and both become one.
 
     What replicas share cannot fold: where that is mapped, one call for each.
     """
+
+    arguments = [argument.name for argument in op._schema.arguments]
 
     def rule(info, in_dims, *values):
         named = list(zip(arguments, values, in_dims, strict=True))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..functional.inputs import compute_dtype
 from .chunks import Chunk, covers, empty, plan, run, scratch, to_numpy
-from .operator import SETS, operator
+from .operator import SETS, differentiate, operator
 
 
 def rank_dtype(shape: tuple[int, ...], offsets: Tensor | None) -> torch.dtype:
@@ -390,7 +390,7 @@ def _knot_gradient(ctx, z, x, weight, order, sets) -> Tensor | None:
     return knots(z, x, order, *sets, weight.shape[-1], weight.dtype)
 
 
-pool.register_autograd(_pool_backward, setup_context=_remember_pool)
-pool_ranked.register_autograd(_pool_backward, setup_context=_remember)
-unpool.register_autograd(_unpool_backward, setup_context=_remember)
-knots.register_autograd(_knots_backward, setup_context=_remember)
+differentiate(pool, _pool_backward, _remember_pool)
+differentiate(pool_ranked, _pool_backward, _remember)
+differentiate(unpool, _unpool_backward, _remember)
+differentiate(knots, _knots_backward, _remember)

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..functional.relaxed_sort import slope_definition
 from ..layouts import Packed, Padded
 from .chunks import covers, empty, plan, to_numpy
-from .operator import operator
+from .operator import differentiate, operator
 
 LIMIT = 1 << 18  # elements of a chunk: a walk goes over some eight arrays of this size many times
 PATIENCE = 4  # steps between two looks at which rows may stop
@@ -238,6 +238,6 @@ def _slope_backward(ctx, dds: Tensor):
     return *pull(dds), None, None, None, None, None
 
 
-sort.register_autograd(_sort_backward, setup_context=_remember_sort)
-unsort.register_autograd(_unsort_backward, setup_context=_remember_unsort)
-slope.register_autograd(_slope_backward, setup_context=_remember_unsort)
+differentiate(sort, _sort_backward, _remember_sort)
+differentiate(unsort, _unsort_backward, _remember_unsort)
+differentiate(slope, _slope_backward, _remember_unsort)
