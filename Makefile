@@ -1,7 +1,7 @@
 PYTHON ?= python3
 EXTRAS := dev,lab,docs
 # Rooms that must each keep 95 % of their lines covered.
-GATED  := checks sets layouts functional kernels nn
+GATED  := checks sets layouts functional losses kernels nn
 
 VENV   := .venv
 PY     := $(VENV)/bin/python

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 KEEP = 16 << 20  # bytes of a scratch array that a thread holds on to
-LIMIT = 1 << 18  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
+LIMIT = 1 << 19  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
 
 
 class Chunk(NamedTuple):
@@ -89,26 +89,30 @@ def _cut(
     dim: int,
     limit: int | None,
 ) -> Iterable[Chunk]:
-    if limit is None:
-        limit = min(LIMIT, max(1, int(sizes.sum()) * dim // torch.get_num_threads()))
+    if limit is None:  # as many chunks for every thread, none larger than LIMIT
+        total, threads = int(sizes.sum()) * dim, torch.get_num_threads()
+        limit = max(1, math.ceil(total / (threads * math.ceil(max(total, 1) / (threads * LIMIT)))))
     order = np.argsort(sizes, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1)
     for members in groups:
         size = int(sizes[members[0]]) if len(members) else 0
         if size <= 0:
             continue
-        step = max(1, limit // (size * dim))
         width = dim if size * dim <= limit else max(1, limit // size)
-        for i in range(0, len(members), step):
-            sets = members[i : i + step]
-            first = starts[sets]
-            if row_of is None and np.array_equal(first, first[0] + size * np.arange(len(sets))):
-                rows = slice(int(first[0]), int(first[0]) + size * len(sets))
-            else:
-                rows = first[:, None] + np.arange(size)
-                rows = rows if row_of is None else row_of[rows]
+        pieces = min(len(members), math.ceil(len(members) * size * dim / limit))
+        for sets in np.array_split(members, pieces):
+            rows = _rows(starts[sets], size, row_of)
             for f in range(0, dim, width):
                 yield Chunk(size, sets, rows, slice(f, min(f + width, dim)))
+
+
+def _rows(first: np.ndarray, size: int, row_of: np.ndarray | None) -> slice | np.ndarray:
+    """The rows of sets of one size that start at ``first``: a slice where they lie together."""
+    if row_of is not None:
+        return row_of[first[:, None] + np.arange(size)]
+    if np.array_equal(first, first[0] + size * np.arange(len(first))):
+        return slice(int(first[0]), int(first[0]) + size * len(first))
+    return first[:, None] + np.arange(size)
 
 
 def covers(chunks: list[Chunk], x: Tensor) -> bool:

@@ -1,0 +1,102 @@
+"""The linear assignment loss: pair the elements of two sets one to one, as cheaply as possible.
+
+.. math:: L(A, B) = \\frac{1}{n} \\min_{\\pi} \\sum_i c(a_i, b_{\\pi(i)})
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..functional.inputs import exact
+from .pairs import Pairs, read_pairs
+
+
+def assignment(
+    a: Tensor,
+    b: Tensor,
+    *,
+    mask_a: Tensor | None = None,
+    mask_b: Tensor | None = None,
+    cost: str = "squared",
+    normalise: str | int = "mean",
+    return_indices: bool = False,
+) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Linear assignment ("Hungarian") loss of every pair of sets.
+
+    Sets of different sizes are allowed: all elements of the smaller one are paired. The pairing is
+    exact (scipy) and found on detached costs; the gradient flows through the paired costs.
+
+    Args:
+        a: ``(B, N, C)``, more leading axes allowed.
+        b: ``(B, M, C)``.
+        mask_a: ``(B, N)`` bool, True for elements.
+        mask_b: ``(B, M)`` bool.
+        cost: ``"squared"`` or ``"huber"``; the cost of a pair is its mean over channels.
+        normalise: ``"mean"`` divides by the number of pairs, an integer by itself, ``"sum"`` is the
+            paper's formula: plain sums, over channels too.
+        return_indices: Also return the paired rows of a and of b, each ``(B, min(N, M))``, with -1
+            after the last pair.
+
+    Returns:
+        ``(B,)``, in the dtype of a. Two empty sets cost 0.
+
+    Example:
+        >>> a, b = torch.tensor([[[0.0], [1.0]]]), torch.tensor([[[1.0], [3.0]]])
+        >>> fspool.losses.assignment(a, b)
+        tensor([2.5000])
+
+    The costs of the whole batch go to the host in one copy, which on CUDA waits for the device.
+    """
+    pairs = read_pairs(a, b, mask_a, mask_b, cost, normalise)
+    with exact(a):
+        rows, columns = match(pairs)
+        paired = rows >= 0
+        chosen = [
+            x.gather(-2, index.clamp(min=0).unsqueeze(-1).expand(*index.shape, x.shape[-1]))
+            for x, index in ((pairs.a, rows), (pairs.b, columns))
+        ]
+        # Where there is no pair both sides are zero, so that nothing of the padding is left.
+        chosen = [x.masked_fill(~paired.unsqueeze(-1), 0) for x in chosen]
+        total = pairs.aligned(*chosen).sum(-1)
+        loss = pairs.divide(total, paired.sum(-1)).to(a.dtype)
+    return (loss, (rows, columns)) if return_indices else loss
+
+
+@torch.no_grad()
+def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """The paired rows of a and b, (..., min(N, M)) each, -1 where there are no more."""
+    solve = _solver()
+    costs = pairs.matrix(pairs.a, pairs.b).flatten(0, -3).cpu().numpy()
+    # Where training has diverged any pairing will do: the loss is NaN, and scipy wants numbers.
+    costs = np.nan_to_num(costs, nan=0.0)
+    masks = [
+        None if mask is None else mask.flatten(0, -2).cpu().numpy()
+        for mask in (pairs.mask_a, pairs.mask_b)
+    ]
+    count = min(pairs.a.shape[-2], pairs.b.shape[-2])
+    index = np.full((2, len(costs), count), -1)
+
+    def pair(i: int) -> None:
+        rows, columns = (slice(None) if mask is None else mask[i].nonzero()[0] for mask in masks)
+        matrix = costs[i][rows][:, columns]
+        for side, (found, own) in enumerate(zip(solve(matrix), (rows, columns), strict=True)):
+            index[side, i, : len(found)] = found if isinstance(own, slice) else own[found]
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:  # scipy lets go of the lock
+        list(threads.map(pair, range(len(costs))))
+    index = torch.from_numpy(index).to(pairs.a.device).unflatten(1, pairs.batch)
+    return index[0], index[1]
+
+
+def _solver():
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            "losses.assignment needs scipy; pip install fspool[lab].", name="scipy"
+        ) from missing
+    return linear_sum_assignment
