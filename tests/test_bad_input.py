@@ -524,17 +524,20 @@ CONVERSIONS = {
     "negative length": (
         lambda: sets.to_padded(packed(), ints(0, 4, 5), length=-1),
         ValueError,
-        "length=-1",
+        "length",
+        "-1",
     ),
     "negative length of no sets": (
         lambda: sets.to_padded(packed(rows=0), ints(0), length=-1),
         ValueError,
-        "length=-1",
+        "length",
+        "-1",
     ),
     "a length that is no integer": (
         lambda: sets.to_padded(packed(), ints(0, 5), length=7.5),
         ANY,
-        "length=7.5",
+        "length",
+        "7.5",
     ),
 }
 

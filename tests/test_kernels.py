@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -275,6 +276,7 @@ def operator_calls():
         yield "pool_ranked", (data, weight, ranks, *sets)
         yield "unpool", (z, weight, ranks, *sets)
         yield "knots", (z, data, ranks, *sets, 3, torch.float64)
+        yield "pull", (z, data, weight, ranks, *sets)
         if sets[0] is None:
             values = data.sort(-2, descending=True).values
             if sets[2] is not None:
@@ -291,7 +293,7 @@ def operator_calls():
 def test_opcheck_of_every_operator():
     checked = set()
     for name, arguments in operator_calls():
-        differentiable = name not in ("ranks",) and (name, arguments[-1]) != ("pool", False)
+        differentiable = name not in ("ranks", "pull") and (name, arguments[-1]) != ("pool", False)
         if differentiable:
             arguments = [
                 a.clone().requires_grad_()
@@ -398,3 +400,28 @@ print(fspool.__file__)
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert out.stdout.startswith(str(tmp_path))
+
+
+def test_flushed_denormals_lose_no_rank():
+    x, weight = torch.randn(1, 40, 2).relu(), torch.randn(2, 5)  # half of it zeros
+    _, expected = pool_function(x, weight, return_order=True)
+    if not torch.set_flush_denormal(True):
+        return  # nothing is flushed here
+    try:
+        _, order = pool_function(x, weight, return_order=True)
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(order.ranks, expected.ranks)
+
+
+def test_huge_arrays_are_not_kept():
+    calls = []
+
+    @chunks.keep_small
+    def make(size):
+        calls.append(size)
+        return np.zeros(size, np.uint8)
+
+    for size in (1, 1, chunks.KEEP + 1, chunks.KEEP + 1, 2, 3, 4, 5, 1):
+        assert make(size).size == size
+    assert calls == [1, chunks.KEEP + 1, chunks.KEEP + 1, 2, 3, 4, 5, 1]

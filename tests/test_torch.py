@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torch.autograd import forward_ad
 
 import fspool
 from fspool.functional import fspool as pool_function
@@ -300,3 +301,44 @@ def test_import_needs_torch_and_numpy_only():
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert eval(out.stdout) == ["fspool"]
+
+
+@temperatures
+def test_forward_mode_derivatives(temperature):
+    x, weight, direction = torch.randn(2, 5, 3), torch.randn(3, 4), torch.randn(2, 5, 3)
+
+    def autoencode(x):
+        y, order = pool_function(x, weight, temperature=temperature, return_order=True)
+        return fsunpool(y, weight, order)
+
+    with forward_ad.dual_level():
+        dual = autoencode(forward_ad.make_dual(x, direction))
+        tangent = forward_ad.unpack_dual(dual).tangent
+    _, expected = torch.func.jvp(autoencode, (x,), (direction,))
+    torch.testing.assert_close(tangent, expected)
+
+
+@pytest.mark.parametrize("n", [5, 400])
+def test_an_order_keeps_its_temperature_when_the_schedule_goes_on(n):
+    pool, x = fspool.FSPool(16, temperature=1.0), torch.randn(1, n, 16)
+    decay = fspool.nn.TemperatureDecay(pool, end=0.01, steps=1)
+    _, order = pool(x, return_order=True)
+    before = order.unsort(x)
+    decay.step()
+    assert torch.equal(order.unsort(x), before)
+
+
+def test_deferred_initialisation():
+    with torch.device("meta"):
+        pool = fspool.FSPool(3, temperature=0.25)
+    assert repr(pool) == "FSPool(dim=3, knots=20, temperature=0.25)"
+    pool = pool.to_empty(device="cpu")
+    pool.reset_parameters()
+    assert pool.temperature.item() == 0.25 and pool.weight.isfinite().all()
+
+
+def test_hard_and_relaxed_pools_load_each_others_weights():
+    hard, relaxed = fspool.FSPool(3), fspool.FSPool(3, temperature=0.25)
+    hard.load_state_dict(relaxed.state_dict())
+    relaxed.load_state_dict(hard.state_dict())
+    assert torch.equal(hard.weight, relaxed.weight)

@@ -21,7 +21,14 @@ import os
 import torch
 from torch import Tensor
 
-from .checks import check_bool, check_device, check_floating, check_integer, check_tensor
+from .checks import (
+    check_bool,
+    check_count,
+    check_device,
+    check_floating,
+    check_integer,
+    check_tensor,
+)
 from .layouts import Packed, Padded, Sets, is_traced
 
 __all__ = [
@@ -55,6 +62,7 @@ def check_values(enabled: bool = True) -> None:
 def sizes_to_mask(sizes: Tensor, length: int) -> Tensor:
     """``sizes (..., B)`` to a mask ``(..., B, length)``, elements first."""
     check_integer("sizes", sizes)
+    length = check_count("length", length, 0, "the padded length")
     _check_size_values(sizes, length)
     return torch.arange(length, device=sizes.device) < sizes.unsqueeze(-1)
 
@@ -103,8 +111,7 @@ def to_padded(x: Tensor, offsets: Tensor, *, length: int | None = None) -> tuple
     """
     sets, x = read(x, offsets=offsets, replicas=False)
     if length is not None:
-        if not isinstance(length, int) or length < 0:
-            raise ValueError(f"length={length} is no length; expected an integer of at least 0.")
+        length = check_count("length", length, 0, "the padded length")
         if readable(offsets) and bool((sets.sizes > length).any()):
             largest = int(sets.sizes.max())
             raise ValueError(
@@ -155,6 +162,8 @@ def read(
     if not isinstance(x, Tensor):
         raise TypeError(f"x is a {type(x).__name__}; expected a torch.Tensor of features.")
     check_floating("x", x)
+    if x.layout not in (torch.strided, torch.jagged):
+        raise ValueError(f"x has layout {x.layout}; expected a dense tensor, so pass x.to_dense().")
     if x.is_nested:
         if given:
             raise ValueError(f"x is nested and carries its sizes; leave out {given[0]}.")
@@ -165,11 +174,13 @@ def read(
 
 
 def _read_nested(x: Tensor) -> tuple[Packed, Tensor]:
-    if x.layout != torch.jagged or x.ndim != 3 or x._ragged_idx != 1 or x.lengths() is not None:
+    jagged = x.layout == torch.jagged
+    if not jagged or x.ndim != 3 or x._ragged_idx != 1 or x.lengths() is not None:
+        holes = jagged and x.lengths() is not None
+        came = "with holes" if holes else f"of layout {x.layout} with {x.ndim} axes"
         raise ValueError(
-            f"x is a nested tensor of layout {x.layout} with {x.ndim} axes; expected a contiguous "
-            "jagged one of shape (B, j, D), as torch.nested.nested_tensor(..., layout=torch.jagged)"
-            " makes."
+            f"x is a nested tensor {came}; expected a contiguous jagged one of shape (B, j, D), "
+            "as torch.nested.nested_tensor(..., layout=torch.jagged) makes."
         )
     values, offsets = x.values(), x.offsets()
     shape = (1, offsets.shape[0] - 1, values.shape[0])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..layouts import transforms
 
@@ -24,10 +25,13 @@ def fastest(name: str, x: Tensor) -> Callable | None:
     """The registered operator for x, or None where only the definition is right.
 
     torch.export and ONNX get plain torch operators, so that what they write runs without fspool.
-    torch.func.grad and friends cannot see through a registered operator; vmap can.
+    torch.func.grad and friends, and forward-mode derivatives, cannot see through a registered
+    operator; vmap can.
     """
     if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
         return None
-    if any(name != "Vmap" for name in transforms()) or x.shape[-1] == 0:
+    if any(name != "Vmap" for name in transforms()) or forward_ad._current_level >= 0:
+        return None
+    if x.shape[-1] == 0:  # nothing to make fast
         return None
     return _operators.get((name, x.device.type))

@@ -73,7 +73,7 @@ def read_temperature(temperature: float | Tensor | None, x: Tensor) -> Tensor | 
     check_device("temperature", temperature, "x", x.device)
     if readable(temperature):
         _check_positive(float(temperature), dtype)
-    return temperature
+    return temperature.clone()  # a schedule writes the original in place, under an order's feet
 
 
 def _check_positive(temperature: float, dtype: torch.dtype) -> None:

@@ -19,7 +19,8 @@ class Order:
 
     A hard order keeps the rank of every element and nothing else. A relaxed one also keeps the
     sorted values, from which the soft permutations P are applied without ever being stored.
-    It moves through ``torch.compile`` and ``torch.utils._pytree`` like a tuple of tensors.
+    It moves through ``torch.compile`` and ``torch.utils._pytree`` like a tuple of tensors. It holds
+    the mask, sizes or offsets that were given, not copies: do not write over them while it lives.
     """
 
     sets: Sets

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 KEEP = 16 << 20  # bytes of a scratch array that a thread holds on to
-LIMIT = 1 << 19  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
+LIMIT = 1 << 18  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
 
 
 class Chunk(NamedTuple):
@@ -122,7 +123,7 @@ def covers(chunks: list[Chunk], x: Tensor) -> bool:
     return dim == 0 or done * dim == x.numel()
 
 
-def run(function: Callable[[Chunk], object], chunks: list[Chunk]) -> Iterable:
+def run(function: Callable[[Chunk], object], chunks: list[Chunk]) -> list:
     """``map(function, chunks)`` on all threads, results in order."""
     if len(chunks) < 2 or torch.get_num_threads() < 2:
         return [function(chunk) for chunk in chunks]
@@ -142,6 +143,23 @@ def scratch(name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
     if name not in buffers or buffers[name].nbytes < need:
         buffers[name] = np.empty(need, np.uint8)
     return buffers[name][:need].view(dtype).reshape(shape)
+
+
+def keep_small(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Cache the last few arrays that a function made, unless they are huge."""
+    made: OrderedDict = OrderedDict()
+
+    def cached(*key) -> np.ndarray:
+        array = made.get(key)
+        if array is None:
+            array = function(*key)
+            if array.nbytes <= KEEP:
+                made[key] = array
+                while len(made) > 4:
+                    made.popitem(last=False)
+        return array
+
+    return cached
 
 
 def _executor() -> ThreadPoolExecutor:

@@ -7,6 +7,7 @@ backward calls the other two, and all are differentiable any number of times.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import groupby
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..functional.inputs import compute_dtype
-from .chunks import Chunk, covers, empty, plan, run, scratch, to_numpy
+from .chunks import Chunk, covers, empty, keep_small, plan, run, scratch, to_numpy
 from .operator import SETS, differentiate, operator
 
 
@@ -64,12 +65,13 @@ def _sort_packed(x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """One sort of float64 keys: minus the float32 value, its position in the 29 bits to spare.
 
     The position counts up in positive keys and down in negative ones, so that ties go by position.
-    Read as a number, a key is the value to one part in 2^26 at the very worst. 0 - x also turns -0
-    into +0. NaN and inf have no bits to spare: None.
+    Read as a number, a key is the value to one part in 2^26 at the very worst. NaN and inf have no
+    bits to spare: None.
     """
     sets, size, dim = x.shape
     keys = scratch("keys", (sets, dim, size), np.float64)
-    np.subtract(0.0, x.transpose(0, 2, 1), out=keys)
+    # Not 0 - x: the key of a zero, of either sign, must not be denormal, which some flush to zero.
+    np.subtract(np.finfo(np.float64).tiny, x.transpose(0, 2, 1), out=keys)
     bits = keys.view(np.int64)
     low = scratch("low", bits.shape, np.int64)
     mask = (1 << (x.size - 1).bit_length()) - 1
@@ -97,12 +99,12 @@ def _sort_stable(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return positions.reshape(-1), -np.take_along_axis(x, order, -1)
 
 
-@lru_cache(maxsize=4)
+@keep_small
 def _iota(size: int, repeats: int, dtype: np.dtype) -> np.ndarray:
     return np.tile(np.arange(size, dtype=dtype), repeats)
 
 
-@lru_cache(maxsize=4)
+@keep_small
 def _positions(sets: int, size: int, dim: int) -> np.ndarray:
     """Position in a block (s, n, d), arranged as (s, d, n)."""
     positions = np.arange(sets * size * dim).reshape(sets, size, dim).transpose(0, 2, 1)
@@ -116,27 +118,29 @@ def hat(size: int, knots: int) -> tuple[np.ndarray, np.ndarray]:
     return left, (rest / span)[:, None]
 
 
-class Tables:
-    """f at every rank of a set of n elements, (G, n, D); the last few sizes are kept."""
+Table = Callable[[int], np.ndarray]
 
-    def __init__(self, weight: Tensor, dtype: type, by_feature: bool = False) -> None:
-        knots = weight.detach().to(torch.float64).transpose(1, 2).contiguous().numpy()
 
-        @lru_cache(maxsize=8)
-        def table(size: int) -> np.ndarray:
-            left, blend = hat(size, knots.shape[1])
-            right = np.minimum(left + 1, knots.shape[1] - 1)
+def make_table(weight: Tensor, dtype: type, by_feature: bool = False) -> Table:
+    """A function from n to f at every rank of a set of n elements, (G, n, D)."""
+    knots = weight.detach().to(torch.float64).transpose(1, 2).contiguous().numpy()
+
+    @lru_cache(maxsize=8)
+    def table(size: int) -> np.ndarray:
+        left, blend = hat(size, knots.shape[1])
+        right = np.minimum(left + 1, knots.shape[1] - 1)
+        with np.errstate(invalid="ignore"):  # infinite knots
             values = ((1 - blend) * knots[:, left] + blend * knots[:, right]).astype(dtype)
-            return np.ascontiguousarray(values.transpose(0, 2, 1)) if by_feature else values
+        return np.ascontiguousarray(values.transpose(0, 2, 1)) if by_feature else values
 
-        self.of = table
+    return table
 
 
 def gather_knots(by_rank: np.ndarray, knots: int) -> np.ndarray:
     """The transpose of a table: (G, n, D) to (G, k, D)."""
     size = by_rank.shape[1]
     left, blend = hat(size, knots)
-    starts = np.flatnonzero(np.diff(left, prepend=-1))
+    starts = np.flatnonzero(np.diff(left, prepend=-1))  # where a piece of f begins
     total = np.zeros((by_rank.shape[0], knots, by_rank.shape[2]))
     left = left[starts]
     total[:, left] = np.add.reduceat((1 - blend) * by_rank, starts, axis=1)
@@ -145,25 +149,53 @@ def gather_knots(by_rank: np.ndarray, knots: int) -> np.ndarray:
     return total
 
 
-def _lookup(chunk: Chunk, ranks: np.ndarray, batch: int, groups: int) -> np.ndarray:
-    """Where the table entry of every element lies in the flat (G, n, features) table."""
-    sets, size, dim = chunk.shape
+def _lookup(chunk: Chunk, ranks: np.ndarray) -> np.ndarray:
+    """Where every element of a chunk belongs in a flat (n, features) table."""
     index = scratch("low", chunk.shape, np.int64)
-    np.multiply(chunk.take(ranks), dim, out=index, dtype=np.int64)
-    index += np.arange(dim)
-    if groups > 1:
-        index += (chunk.replicas(batch) * (size * dim))[:, None, None]
+    np.multiply(chunk.take(ranks), chunk.shape[2], out=index, dtype=np.int64)
+    index += np.arange(chunk.shape[2])
     return index
 
 
 def _weights(
-    chunk: Chunk, tables: Tables, ranks: np.ndarray, batch: int, groups: int
+    chunk: Chunk, index: np.ndarray, table_of: Table, batch: int, groups: int
 ) -> np.ndarray:
     """f(rank) of every element of a chunk."""
-    table = np.ascontiguousarray(tables.of(chunk.size)[..., chunk.features])
-    index = _lookup(chunk, ranks, batch, groups)
+    table = np.ascontiguousarray(table_of(chunk.size)[..., chunk.features])
+    if groups > 1:
+        index = index + (chunk.replicas(batch) * table[0].size)[:, None, None]
     weights = scratch("weights", chunk.shape, table.dtype)
     return np.take(table.reshape(-1), index, out=weights, mode="clip")
+
+
+def _sum_by_rank(
+    chunk: Chunk, index: np.ndarray, x: np.ndarray, z: np.ndarray, batch: int, groups: int
+) -> np.ndarray:
+    """The sum of z x over the sets of a chunk, for every replica and rank, (G, n, features).
+
+    Overwrites the index.
+    """
+    sets, size, dim = chunk.shape
+    index += (np.arange(sets) * (size * dim))[:, None, None]
+    by_rank = scratch("keys", chunk.shape, x.dtype)
+    by_rank.reshape(-1)[index.reshape(-1)] = chunk.take(x).reshape(-1)
+    total = np.zeros((groups, size, dim))
+    replicas, scale = chunk.replicas(batch), z[chunk.sets, chunk.features]
+    for g in np.unique(replicas):
+        own = slice(*np.searchsorted(replicas, (g, g + 1)))
+        total[g] = np.einsum("sd,snd->nd", scale[own], by_rank[own])
+    return total
+
+
+def _collect(parts, groups: int, dim: int, knots: int, dtype: torch.dtype) -> Tensor:
+    """Sums by rank of all chunks to the knots, in the order of the chunks: always the same bits."""
+    total = np.zeros((groups, knots, dim))
+    for size, same in groupby(parts, key=lambda part: part[0].size):
+        by_rank = np.zeros((groups, size, dim))
+        for chunk, part in same:
+            by_rank[..., chunk.features] += part
+        total += gather_knots(by_rank, knots)
+    return torch.from_numpy(total).transpose(1, 2).to(dtype).contiguous()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -187,13 +219,13 @@ def _pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool):
     rows, chunks = to_numpy(x), plan(x.shape, mask, lengths, offsets)
     ranks = _new_ranks(x, chunks, mask, offsets) if ranked else _no_ranks(x, offsets)
     flat_ranks = ranks.numpy().reshape(-1, dim)
-    tables = Tables(-weight, np.float64, by_feature=True)
+    table_of = make_table(-weight, np.float64, by_feature=True)
     y = np.zeros((groups * batch, dim))
 
     def work(chunk: Chunk) -> None:
         block = chunk.take(rows)
         values = rank_block(block, chunk, flat_ranks) if ranked else sort_block(block)
-        table = tables.of(chunk.size)[:, chunk.features]
+        table = table_of(chunk.size)[:, chunk.features]
         if groups == 1:
             y[chunk.sets, chunk.features] = np.einsum("sdn,dn->sd", values, table[0])
         else:
@@ -244,11 +276,11 @@ ranks = operator("ranks", f"(Tensor x, {SETS}) -> Tensor", _ranks, _ranks_fake)
 def _pool_ranked(x: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
     groups, batch, dim = pooled_shape(x, offsets)
     rows, flat_ranks = to_numpy(x), ranks.numpy().reshape(-1, dim)
-    tables = Tables(weight, rows.dtype.type)
+    table_of = make_table(weight, rows.dtype.type)
     y = np.zeros((groups * batch, dim))
 
     def work(chunk: Chunk) -> None:
-        weights = _weights(chunk, tables, flat_ranks, batch, groups)
+        weights = _weights(chunk, _lookup(chunk, flat_ranks), table_of, batch, groups)
         weights *= chunk.take(rows)
         y[chunk.sets, chunk.features] = weights.sum(1, dtype=np.float64)
 
@@ -269,23 +301,7 @@ pool_ranked = operator(
 
 
 def _unpool(z: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
-    groups, batch, dim = z.shape
-    flat_z, flat_ranks = to_numpy(z), ranks.numpy().reshape(-1, dim)
-    tables = Tables(weight, flat_z.dtype.type)
-    chunks = plan(ranks.shape, mask, lengths, offsets)
-    x = empty(ranks.shape, compute_dtype(z), None if covers(chunks, ranks) else 0)
-    rows = x.numpy().reshape(-1, dim)
-
-    def work(chunk: Chunk) -> None:
-        weights = _weights(chunk, tables, flat_ranks, batch, groups)
-        z_block = flat_z[chunk.sets, chunk.features][:, None]
-        if isinstance(chunk.rows, slice):
-            np.multiply(weights, z_block, out=chunk.take(rows))
-        else:
-            chunk.put(rows, np.multiply(weights, z_block, out=weights))
-
-    run(work, chunks)
-    return x.to(z.dtype)
+    return _pull(z, None, weight, ranks, mask, lengths, offsets)[0]
 
 
 def _unpool_fake(z, weight, ranks, mask, lengths, offsets):
@@ -307,32 +323,11 @@ def _knots(
     flat_z, rows, flat_ranks = to_numpy(z), to_numpy(x), ranks.numpy().reshape(-1, dim)
 
     def work(chunk: Chunk) -> tuple[Chunk, np.ndarray]:
-        block = _by_rank(chunk.take(rows), chunk.take(flat_ranks))
-        by_rank = np.zeros((groups, chunk.size, chunk.shape[2]))
-        replicas, scale = chunk.replicas(batch), flat_z[chunk.sets, chunk.features]
-        for g in np.unique(replicas):
-            own = slice(*np.searchsorted(replicas, (g, g + 1)))
-            by_rank[g] = np.einsum("sd,sdn->dn", scale[own], block[own]).T
-        return chunk, by_rank
+        index = _lookup(chunk, flat_ranks)
+        return chunk, _sum_by_rank(chunk, index, rows, flat_z, batch, groups)
 
-    total = np.zeros((groups, knots, dim))
     parts = run(work, plan(ranks.shape, mask, lengths, offsets))
-    for size, same in groupby(parts, key=lambda part: part[0].size):
-        by_rank = np.zeros((groups, size, dim))
-        for chunk, part in same:  # in the order of the chunks: the same bits every time
-            by_rank[..., chunk.features] += part
-        total += gather_knots(by_rank, knots)
-    return torch.from_numpy(total).transpose(1, 2).to(dtype).contiguous()
-
-
-def _by_rank(x: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """x moved to its ranks, (s, n, d) to (s, d, n)."""
-    sets, size, dim = x.shape
-    target = scratch("low", x.shape, np.int64)
-    np.add(ranks, (np.arange(sets * dim) * size).reshape(sets, 1, dim), out=target)
-    block = scratch("keys", (sets, dim, size), x.dtype)
-    block.reshape(-1)[target.reshape(-1)] = x.reshape(-1)
-    return block
+    return _collect(parts, groups, dim, knots, dtype)
 
 
 def _knots_fake(z, x, ranks, mask, lengths, offsets, knots, dtype):
@@ -344,6 +339,45 @@ knots = operator(
     f"(Tensor z, Tensor x, Tensor ranks, {SETS}, int knots, ScalarType dtype) -> Tensor",
     _knots,
     _knots_fake,
+)
+
+
+def _pull(z: Tensor, x: Tensor | None, weight: Tensor, ranks: Tensor, mask, lengths, offsets):
+    """Unpool z and, where x is given, its knots as well, from one look at the ranks."""
+    groups, batch, dim = z.shape
+    flat_z, flat_ranks = to_numpy(z), ranks.numpy().reshape(-1, dim)
+    given = None if x is None else to_numpy(x)
+    table_of = make_table(weight, flat_z.dtype.type)
+    chunks = plan(ranks.shape, mask, lengths, offsets)
+    out = empty(ranks.shape, compute_dtype(z), None if covers(chunks, ranks) else 0)
+    rows = out.numpy().reshape(-1, dim)
+
+    def work(chunk: Chunk) -> tuple[Chunk, np.ndarray | None]:
+        index = _lookup(chunk, flat_ranks)
+        weights = _weights(chunk, index, table_of, batch, groups)
+        z_block = flat_z[chunk.sets, chunk.features][:, None]
+        if isinstance(chunk.rows, slice):
+            np.multiply(weights, z_block, out=chunk.take(rows))
+        else:
+            chunk.put(rows, np.multiply(weights, z_block, out=weights))
+        if given is None:
+            return chunk, None
+        return chunk, _sum_by_rank(chunk, index, given, flat_z, batch, groups)
+
+    parts = run(work, chunks)
+    dw = None if given is None else _collect(parts, groups, dim, weight.shape[-1], weight.dtype)
+    return out.to(z.dtype), dw
+
+
+def _pull_fake(z, x, weight, ranks, mask, lengths, offsets):
+    return z.new_empty(ranks.shape), weight.new_empty(weight.shape)
+
+
+pull = operator(
+    "pull",
+    f"(Tensor z, Tensor x, Tensor weight, Tensor ranks, {SETS}) -> (Tensor, Tensor)",
+    _pull,
+    _pull_fake,
 )
 
 
@@ -362,9 +396,11 @@ def _pool_backward(ctx, dy: Tensor | None, *_):
     """Of pool (whose second output, the ranks, has no gradient) and of pool_ranked."""
     if dy is None:
         return (None,) * 6
-    x, weight, order, *sets = ctx.saved_tensors
-    dx = unpool(dy, weight, order, *sets) if ctx.needs_input_grad[0] else None
-    return dx, _knot_gradient(ctx, dy, x, weight, order, sets), *[None] * 4
+    x, weight, ranks, *sets = ctx.saved_tensors
+    if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
+        return *pull(dy, x, weight, ranks, *sets), *[None] * 4  # both in one go, the common case
+    dx = unpool(dy, weight, ranks, *sets) if ctx.needs_input_grad[0] else None
+    return dx, _knot_gradient(ctx, dy, x, weight, ranks, sets), *[None] * 4
 
 
 def _remember(ctx, inputs, output) -> None:
@@ -372,22 +408,22 @@ def _remember(ctx, inputs, output) -> None:
 
 
 def _unpool_backward(ctx, dx: Tensor):
-    z, weight, order, *sets = ctx.saved_tensors
-    dz = pool_ranked(dx, weight, order, *sets) if ctx.needs_input_grad[0] else None
-    return dz, _knot_gradient(ctx, z, dx, weight, order, sets), *[None] * 4
+    z, weight, ranks, *sets = ctx.saved_tensors
+    dz = pool_ranked(dx, weight, ranks, *sets) if ctx.needs_input_grad[0] else None
+    return dz, _knot_gradient(ctx, z, dx, weight, ranks, sets), *[None] * 4
 
 
 def _knots_backward(ctx, dw: Tensor):
-    z, x, order, *sets = ctx.saved_tensors
-    dz = pool_ranked(x, dw, order, *sets) if ctx.needs_input_grad[0] else None
-    dx = unpool(z, dw, order, *sets) if ctx.needs_input_grad[1] else None
+    z, x, ranks, *sets = ctx.saved_tensors
+    dz = pool_ranked(x, dw, ranks, *sets) if ctx.needs_input_grad[0] else None
+    dx = unpool(z, dw, ranks, *sets) if ctx.needs_input_grad[1] else None
     return dz, dx, *[None] * 6
 
 
-def _knot_gradient(ctx, z, x, weight, order, sets) -> Tensor | None:
+def _knot_gradient(ctx, z, x, weight, ranks, sets) -> Tensor | None:
     if not ctx.needs_input_grad[1]:
         return None
-    return knots(z, x, order, *sets, weight.shape[-1], weight.dtype)
+    return knots(z, x, ranks, *sets, weight.shape[-1], weight.dtype)
 
 
 differentiate(pool, _pool_backward, _remember_pool)

@@ -52,8 +52,16 @@ class FSPool(Knots):
         self.hard_eval = hard_eval
         value = read_temperature(temperature, self.weight)
         # A tensor, so that a schedule can write it in place: no recompilation, CUDA graphs work.
-        value = None if value is None else value.detach().clone()
+        # Not in the state dict, so that hard and relaxed pools can load each other's weights.
         self.register_buffer("temperature", value, persistent=False)
+        known = value is not None and not value.is_meta
+        self.first_temperature = float(value) if known else temperature
+
+    def reset_parameters(self) -> None:
+        """Initial weights, and the temperature that the pool was made with."""
+        super().reset_parameters()
+        if getattr(self, "temperature", None) is not None:
+            self.temperature.fill_(self.first_temperature)
 
     def forward(
         self,
@@ -77,5 +85,7 @@ class FSPool(Knots):
         )
 
     def extra_repr(self) -> str:
-        soft = "" if self.temperature is None else f", temperature={float(self.temperature):g}"
-        return super().extra_repr() + soft
+        if self.temperature is None:
+            return super().extra_repr()
+        known = self.first_temperature if self.temperature.is_meta else self.temperature
+        return f"{super().extra_repr()}, temperature={float(known):g}"

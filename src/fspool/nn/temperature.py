@@ -65,9 +65,11 @@ class TemperatureDecay:
         self._write()
 
     def state_dict(self) -> dict[str, int]:
+        """How far the schedule is: save it with the model, whose own state holds only weights."""
         return {"count": self.count}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there; writes the temperatures."""
         self.count = state["count"]
         self._write()
 
