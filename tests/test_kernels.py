@@ -425,3 +425,14 @@ def test_huge_arrays_are_not_kept():
     for size in (1, 1, chunks.KEEP + 1, chunks.KEEP + 1, 2, 3, 4, 5, 1):
         assert make(size).size == size
     assert calls == [1, chunks.KEEP + 1, chunks.KEEP + 1, 2, 3, 4, 5, 1]
+
+
+def test_long_rows_of_a_power_of_two():
+    x, weight = make_x((3, 70, 256), "ties"), torch.randn(256, 4)
+
+    def function():
+        y, order = pool_function(x, weight, return_order=True)
+        return y, order.ranks.long(), pool_function(x, weight)
+
+    for got, expected in zip(function(), by_definition(function), strict=True):
+        torch.testing.assert_close(got, expected)
