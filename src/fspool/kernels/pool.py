@@ -7,8 +7,6 @@ backward calls the other two, and all are differentiable any number of times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -16,8 +14,10 @@ import torch
 from torch import Tensor
 
 from ..functional.inputs import compute_dtype
-from .chunks import Chunk, covers, empty, keep_small, plan, run, scratch, to_numpy
+from .chunks import Chunk, covers, empty, plan, run, scratch, to_numpy
 from .operator import SETS, differentiate, operator
+from .packed_sort import rank_block, sort_block
+from .piecewise import Table, gather_knots, make_table
 
 
 def rank_dtype(shape: tuple[int, ...], offsets: Tensor | None) -> torch.dtype:
@@ -34,133 +34,7 @@ def pooled_shape(x: Tensor, offsets: Tensor | None) -> tuple[int, int, int]:
 
 
 # --------------------------------------------------------------------------------------------------
-# numpy
-
-
-def rank_block(x: np.ndarray, chunk: Chunk, ranks: np.ndarray) -> np.ndarray:
-    """Rank x (s, n, d) into the chunk of ``ranks``; return -x sorted, largest first, (s, d, n)."""
-    packed = _sort_packed(x) if x.dtype == np.float32 and x.size < 1 << 26 else None
-    positions, values = packed or _sort_stable(x)
-    sets, size, dim = x.shape
-    iota = _iota(size, sets * dim, ranks.dtype)
-    if isinstance(chunk.rows, slice) and dim == ranks.shape[1]:
-        ranks[chunk.rows].reshape(-1)[positions] = iota
-    else:
-        block = scratch("ranks", x.shape, ranks.dtype)
-        block.reshape(-1)[positions] = iota
-        chunk.put(ranks, block)
-    return values
-
-
-def sort_block(x: np.ndarray) -> np.ndarray:
-    """The values alone, where nobody will ask for the ranks: half the bytes to sort."""
-    sets, size, dim = x.shape
-    keys = scratch("keys", (sets, dim, size), x.dtype)
-    np.subtract(0, _by_feature(x), out=keys)
-    keys.sort(-1)
-    return keys
-
-
-def _by_feature(x: np.ndarray) -> np.ndarray:
-    """x (s, n, d) as (s, d, n), for reading.
-
-    Rows whose length is a large power of two would all meet in the same few places of the cache, so
-    those are first copied to longer rows.
-    """
-    sets, size, dim = x.shape
-    if size >= 64 and x.strides[1] % 1024 == 0:
-        rows = scratch("rows", (sets, size, dim + 8), x.dtype)[..., :dim]
-        np.copyto(rows, x)
-        x = rows
-    return x.transpose(0, 2, 1)
-
-
-def _sort_packed(x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """One sort of float64 keys: minus the float32 value, its position in the 29 bits to spare.
-
-    The position counts up in positive keys and down in negative ones, so that ties go by position.
-    Read as a number, a key is the value to one part in 2^26 at the very worst. NaN and inf have no
-    bits to spare: None.
-    """
-    sets, size, dim = x.shape
-    keys = scratch("keys", (sets, dim, size), np.float64)
-    # Not 0 - x: the key of a zero, of either sign, must not be denormal, which some flush to zero.
-    np.subtract(np.finfo(np.float64).tiny, _by_feature(x), out=keys)
-    bits = keys.view(np.int64)
-    low = scratch("low", bits.shape, np.int64)
-    mask = (1 << (x.size - 1).bit_length()) - 1
-    np.right_shift(bits, 63, out=low)
-    low ^= _positions(sets, size, dim)
-    low &= mask
-    bits |= low
-    keys.sort(-1)
-    if np.isnan(keys[..., -1]).any():  # what NaN and inf have become sorts last
-        return None
-    np.right_shift(bits, 63, out=low)
-    low ^= bits
-    low &= mask
-    return low.reshape(-1), keys
-
-
-def _sort_stable(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where value and position do not fit in one key: a stable argsort of integer keys."""
-    x = np.ascontiguousarray(x.transpose(0, 2, 1), dtype=np.float64)
-    bits = np.where(np.isnan(x), np.nan, x + 0.0).view(np.int64)  # one zero, one NaN
-    keys = ~(bits ^ ((bits >> 63) & np.int64(0x7FFF_FFFF_FFFF_FFFF)))
-    order = np.argsort(keys, axis=-1, kind="stable")
-    sets, dim, size = x.shape
-    positions = np.take_along_axis(_positions(sets, size, dim), order, -1)
-    return positions.reshape(-1), -np.take_along_axis(x, order, -1)
-
-
-@keep_small
-def _iota(size: int, repeats: int, dtype: np.dtype) -> np.ndarray:
-    return np.tile(np.arange(size, dtype=dtype), repeats)
-
-
-@keep_small
-def _positions(sets: int, size: int, dim: int) -> np.ndarray:
-    """Position in a block (s, n, d), arranged as (s, d, n)."""
-    positions = np.arange(sets * size * dim).reshape(sets, size, dim).transpose(0, 2, 1)
-    return np.ascontiguousarray(positions)
-
-
-def hat(size: int, knots: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every rank the knot to its left and, as a column, how far it is towards the next."""
-    span = max(size - 1, 1)
-    left, rest = np.divmod(np.arange(size) * (knots - 1), span)
-    return left, (rest / span)[:, None]
-
-
-Table = Callable[[int], np.ndarray]
-
-
-def make_table(weight: Tensor, dtype: type, by_feature: bool = False) -> Table:
-    """A function from n to f at every rank of a set of n elements, (G, n, D)."""
-    knots = weight.detach().to(torch.float64).transpose(1, 2).contiguous().numpy()
-
-    @lru_cache(maxsize=8)
-    def table(size: int) -> np.ndarray:
-        left, blend = hat(size, knots.shape[1])
-        right = np.minimum(left + 1, knots.shape[1] - 1)
-        with np.errstate(invalid="ignore"):  # infinite knots
-            values = ((1 - blend) * knots[:, left] + blend * knots[:, right]).astype(dtype)
-        return np.ascontiguousarray(values.transpose(0, 2, 1)) if by_feature else values
-
-    return table
-
-
-def gather_knots(by_rank: np.ndarray, knots: int) -> np.ndarray:
-    """The transpose of a table: (G, n, D) to (G, k, D)."""
-    size = by_rank.shape[1]
-    left, blend = hat(size, knots)
-    starts = np.flatnonzero(np.diff(left, prepend=-1))  # where a piece of f begins
-    total = np.zeros((by_rank.shape[0], knots, by_rank.shape[2]))
-    left = left[starts]
-    total[:, left] = np.add.reduceat((1 - blend) * by_rank, starts, axis=1)
-    inner = left < knots - 1  # the last knot has no right neighbour
-    total[:, left[inner] + 1] += np.add.reduceat(blend * by_rank, starts, axis=1)[:, inner]
-    return total
+# numpy, a chunk at a time
 
 
 def _lookup(chunk: Chunk, ranks: np.ndarray) -> np.ndarray:

@@ -1,0 +1,48 @@
+"""The weight function at every rank of a set of n elements, and the way back to its knots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def hat(size: int, knots: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every rank the knot to its left and, as a column, how far it is towards the next."""
+    span = max(size - 1, 1)
+    left, rest = np.divmod(np.arange(size) * (knots - 1), span)
+    return left, (rest / span)[:, None]
+
+
+Table = Callable[[int], np.ndarray]
+
+
+def make_table(weight: Tensor, dtype: type, by_feature: bool = False) -> Table:
+    """A function from n to f at every rank of a set of n elements, (G, n, D)."""
+    knots = weight.detach().to(torch.float64).transpose(1, 2).contiguous().numpy()
+
+    @lru_cache(maxsize=8)
+    def table(size: int) -> np.ndarray:
+        left, blend = hat(size, knots.shape[1])
+        right = np.minimum(left + 1, knots.shape[1] - 1)
+        with np.errstate(invalid="ignore"):  # infinite knots
+            values = ((1 - blend) * knots[:, left] + blend * knots[:, right]).astype(dtype)
+        return np.ascontiguousarray(values.transpose(0, 2, 1)) if by_feature else values
+
+    return table
+
+
+def gather_knots(by_rank: np.ndarray, knots: int) -> np.ndarray:
+    """The transpose of a table: (G, n, D) to (G, k, D)."""
+    size = by_rank.shape[1]
+    left, blend = hat(size, knots)
+    starts = np.flatnonzero(np.diff(left, prepend=-1))  # where a piece of f begins
+    total = np.zeros((by_rank.shape[0], knots, by_rank.shape[2]))
+    left = left[starts]
+    total[:, left] = np.add.reduceat((1 - blend) * by_rank, starts, axis=1)
+    inner = left < knots - 1  # the last knot has no right neighbour
+    total[:, left[inner] + 1] += np.add.reduceat(blend * by_rank, starts, axis=1)[:, inner]
+    return total
