@@ -34,3 +34,8 @@ def _pick(weight: Tensor, knot: Tensor) -> Tensor:
 def rank_weights(weight: Tensor, sets: Sets) -> Tensor:
     """f for every rank of every set; broadcasts against tensors that are indexed by rank."""
     return piecewise_linear(weight, sets.iota, sets.element_sizes)
+
+
+def spread_by_rank(z: Tensor, weight: Tensor, sets: Sets) -> Tensor:
+    """z (G, B, D) times f, for every rank of every set; zeros after the last element."""
+    return sets.clear_ranks(rank_weights(weight, sets) * sets.spread(z))

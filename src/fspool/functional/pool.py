@@ -19,7 +19,7 @@ from ..sets import read
 from .dispatch import fastest
 from .inputs import compute_dtype, exact, read_pooled, read_temperature, read_weight
 from .order import Order
-from .piecewise import piecewise_linear, rank_weights
+from .piecewise import piecewise_linear, rank_weights, spread_by_rank
 from .relaxed_sort import apply_transposed, relaxed_order, slope
 from .unpool import spread_ranks
 
@@ -91,8 +91,7 @@ def fspool_vjp(g: Tensor, weight: Tensor, order: Order) -> Tensor:
             dx = spread_ranks(inner, weight, order)
         else:
             dtype = compute_dtype(inner, weight, order.values)
-            a = rank_weights(weight.to(dtype), sets) * sets.spread(inner.to(dtype))
-            a = sets.clear_ranks(a)
+            a = spread_by_rank(inner.to(dtype), weight.to(dtype), sets)
             ds = apply_transposed(order, a) + slope(order, a, order.values)
             dx = sets.from_ranks(ds, order.ranks)
         return sets.leave(dx.to(g.dtype))

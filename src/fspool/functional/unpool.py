@@ -11,7 +11,7 @@ from torch import Tensor
 from .dispatch import fastest
 from .inputs import compute_dtype, exact, read_pooled
 from .order import Order
-from .piecewise import piecewise_linear, rank_weights
+from .piecewise import piecewise_linear, spread_by_rank
 from .relaxed_sort import apply_transposed
 
 
@@ -42,8 +42,8 @@ def fsunpool(z: Tensor, weight: Tensor, order: Order) -> Tensor:
             x = spread_ranks(inner, weight, order)
         else:
             dtype = compute_dtype(inner, weight, order.values)
-            v = rank_weights(weight.to(dtype), sets) * sets.spread(inner.to(dtype))
-            v = apply_transposed(order, sets.clear_ranks(v))
+            v = spread_by_rank(inner.to(dtype), weight.to(dtype), sets)
+            v = apply_transposed(order, v)
             x = sets.from_ranks(v, order.ranks)
         return sets.leave(x.to(z.dtype))
 
