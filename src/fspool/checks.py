@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class UserError(ValueError):
+    """Something that only the user can put right; the command prints its sentence and no trace."""
 
 
 def check_tensor(name: str, value: Tensor) -> None:
@@ -54,3 +60,13 @@ def check_count(name: str, value: int, least: int, meaning: str) -> int:
     if count < least or isinstance(value, bool):
         raise ValueError(f"{name} is {value}; expected {meaning}, an integer of at least {least}.")
     return count
+
+
+def nearest(name: str, value: str, valid: Iterable[str]) -> str:
+    """The value, if it is one of the valid names; else an error that says which one is close."""
+    valid = list(valid)
+    if value in valid:
+        return value
+    close = difflib.get_close_matches(str(value), valid, n=1, cutoff=0.5)
+    hint = f", perhaps {close[0]!r}" if close else ""
+    raise UserError(f"{name} is {value!r}; expected one of {', '.join(valid)}{hint}.")

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ..checks import INTEGERS, check_floating
 from ..layouts import Sets, is_traced
-from .relaxed_sort import apply, apply_transposed, permutation_matrix
+from .relaxed_sort import apply, apply_transposed, permutation
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -18,7 +18,7 @@ class Order:
     """The featurewise sort of a batch of sets, as returned by ``fspool(..., return_order=True)``.
 
     A hard order keeps the rank of every element and nothing else. A relaxed one also keeps the
-    sorted values, from which the soft permutations P are applied without ever being stored.
+    sorted values, from which the soft permutations P are applied without being stored, unless small.
     It moves through ``torch.compile`` and ``torch.utils._pytree`` like a tuple of tensors. It holds
     the mask, sizes or offsets that were given, not copies: do not write over them while it lives.
     """
@@ -28,6 +28,7 @@ class Order:
     values: Tensor | None = None  # relaxed: x sorted, hard, in descending order
     normaliser: Tensor | None = None  # relaxed: softmax sums of the rows of P, where known
     temperature: Tensor | None = None
+    p: Tensor | None = None  # relaxed, where it is small: P itself, (G, B, N, N, D), columns by rank
 
     @property
     def layout(self) -> str:
@@ -85,7 +86,8 @@ class Order:
         if self.temperature is None:
             matrix = hard.to(torch.get_default_dtype())
         else:
-            matrix = permutation_matrix(self) @ hard.to(self.values.dtype)
+            p = permutation(self.values, self.temperature, self.sets).movedim(-1, -3)
+            matrix = p @ hard.to(p.dtype)
         return matrix if self.sets.replicas else matrix.squeeze(0)
 
     def select(self, features: Tensor | list[int] | slice) -> Order:
@@ -101,6 +103,7 @@ class Order:
             ranks=pick(self.ranks),
             values=pick(self.values),
             normaliser=pick(self.normaliser),
+            p=pick(self.p),
         )
 
     def detach(self) -> Order:
@@ -156,7 +159,7 @@ class Order:
         return f"Order({kind}, {self.layout}, {replicas}sets={batch}, rows={rows}, dim={self.dim})"
 
 
-_OWN = ("ranks", "values", "normaliser", "temperature")
+_OWN = ("ranks", "values", "normaliser", "temperature", "p")
 _OF_SETS = ("mask", "lengths", "offsets", "ragged")
 
 

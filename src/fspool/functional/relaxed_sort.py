@@ -29,7 +29,7 @@ from .inputs import compute_dtype, exact, read_temperature
 if TYPE_CHECKING:
     from .order import Order
 
-SMALL = 1 << 21  # entries of P up to which building it is faster than walking along its band
+SMALL = 1 << 22  # entries of P up to which building it is faster than walking along its band
 
 
 def relaxed_sort(
@@ -80,7 +80,8 @@ def relaxed_order(x: Tensor, temperature: Tensor, sets: Sets) -> tuple[Tensor, O
     values = sets.to_ranks(x, ranks)
     operator = fastest("relaxed_sort", values)
     if operator is None or _is_small(sets, values):
-        order = Order(sets, ranks, values, None, temperature)
+        p = permutation(values, temperature, sets)
+        order = Order(sets, ranks, values, None, temperature, p)
         return sets.clear_ranks(apply(order, values)), order
     result, normaliser = operator(values, values, temperature, None, *_lengths(sets))
     return result, Order(sets, ranks, values, normaliser, temperature)
@@ -98,8 +99,8 @@ def apply(order: Order, v: Tensor) -> Tensor:
     """P v, both indexed by rank."""
     operator = fastest("relaxed_sort", v)
     if operator is None or order.normaliser is None:
-        p, v = permutation_matrix(order), _features_first(order.sets.pad(v))
-        return order.sets.unpad(_features_last(p @ v.to(p.dtype)))
+        p, v = _stored(order), order.sets.pad(v).unsqueeze(-3)
+        return order.sets.unpad((p * v.to(p.dtype)).sum(-2))
     return operator(order.values, v.to(order.values.dtype), *_parameters(order))[0]
 
 
@@ -107,8 +108,8 @@ def apply_transposed(order: Order, v: Tensor) -> Tensor:
     """P^T v, both indexed by rank."""
     operator = fastest("relaxed_unsort", v)
     if operator is None or order.normaliser is None:
-        p, v = permutation_matrix(order), _features_first(order.sets.pad(v))
-        return order.sets.unpad(_features_last(p.mT @ v.to(p.dtype)))
+        p, v = _stored(order), order.sets.pad(v).unsqueeze(-2)
+        return order.sets.unpad((p * v.to(p.dtype)).sum(-3))
     return operator(order.values, v.to(order.values.dtype), *_parameters(order))
 
 
@@ -125,27 +126,36 @@ def slope(order: Order, a: Tensor, x: Tensor) -> Tensor:
     return operator(order.values, a.to(dtype), x.to(dtype), projected, *_parameters(order))
 
 
-def permutation_matrix(order: Order) -> Tensor:
-    """P of every set and feature, (G, B, D, N, N), columns in sorted order."""
-    count = order.sets.sizes[..., None, None]
-    return permutation_definition(order.sets.pad(order.values), order.temperature, count)
+def permutation(values: Tensor, temperature: Tensor, sets: Sets) -> Tensor:
+    """P of every set and feature, (G, B, N, N, D), columns in sorted order."""
+    operator = fastest("permutation", values)
+    if operator is not None and sets.full:
+        return operator(values, temperature)
+    count = None if sets.full else sets.sizes[..., None, None]
+    return permutation_definition(sets.pad(values), temperature, count)
 
 
-def permutation_definition(s: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
-    """The formula at the top of this file, for values s (..., N, D), of which ``count`` are valid.
+def permutation_definition(s: Tensor, temperature: Tensor, count: Tensor | None = None) -> Tensor:
+    """The formula at the top of this file: values s (..., N, D) to P (..., N, N, D).
 
-    Rows and columns from ``count`` on are zero: a mask, since a very low number in the padding
-    would swamp the logits.
+    Where only the first ``count (..., 1, 1)`` values are valid, rows and columns from there on are
+    zero: a mask, since a very low number in the padding would swamp the logits.
     """
     length = s.shape[-2]
-    index = torch.arange(length, device=s.device)
-    valid = index < count  # (..., 1, N)
-    s = s.transpose(-1, -2).masked_fill(~valid, 0)  # (..., D, N)
-    distance = (s.unsqueeze(-1) - s.unsqueeze(-2)).abs().masked_fill(~valid.unsqueeze(-2), 0)
-    scale = (count.unsqueeze(-1) - 1 - 2 * index[:, None]).to(s.dtype)  # n + 1 - 2r, r from 1
-    logits = (scale * s.unsqueeze(-2) - distance.sum(-1).unsqueeze(-2)) / temperature.to(s.dtype)
-    logits = logits.masked_fill(~valid.unsqueeze(-2), torch.finfo(s.dtype).min)
-    return logits.softmax(-1).masked_fill(~(valid.unsqueeze(-2) & valid.unsqueeze(-1)), 0)
+    index = torch.arange(length, device=s.device)[:, None]
+    valid = None if count is None else index < count  # (..., N, 1)
+    if valid is not None:
+        s = s.masked_fill(~valid, 0)
+    distance = (s.unsqueeze(-2) - s.unsqueeze(-3)).abs()
+    if valid is not None:
+        distance = distance.masked_fill(~valid.unsqueeze(-3), 0)
+    scale = ((length if count is None else count) - 1 - 2 * index).to(s.dtype)  # n + 1 - 2r
+    logits = scale.unsqueeze(-1) * s.unsqueeze(-3) - distance.sum(-2).unsqueeze(-3)
+    logits = logits / temperature.to(s.dtype)
+    if valid is None:
+        return logits.softmax(-2)
+    logits = logits.masked_fill(~valid.unsqueeze(-3), torch.finfo(s.dtype).min)
+    return logits.softmax(-2).masked_fill(~(valid.unsqueeze(-3) & valid.unsqueeze(-2)), 0)
 
 
 def slope_definition(s: Tensor, a: Tensor, x: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
@@ -154,7 +164,7 @@ def slope_definition(s: Tensor, a: Tensor, x: Tensor, temperature: Tensor, count
     With G = dL/dlogits and C its column sums, the logits' derivative to s_m has one term from
     (n + 1 - 2r) s_m and two from the absolute differences, whose sign is 0 at a tie.
     """
-    p = permutation_definition(s, temperature, count)
+    p = permutation_definition(s, temperature, count).movedim(-1, -3)
     index = torch.arange(s.shape[-2], device=s.device)
     valid = index < count
     s, a, x = (t.transpose(-1, -2).masked_fill(~valid, 0) for t in (s, a, x))
@@ -169,6 +179,12 @@ def slope_definition(s: Tensor, a: Tensor, x: Tensor, temperature: Tensor, count
     return ds.transpose(-1, -2) / temperature.to(s.dtype)
 
 
+def _stored(order: Order) -> Tensor:
+    if order.p is not None:
+        return order.p
+    return permutation(order.values, order.temperature, order.sets)
+
+
 def _is_small(sets: Sets, values: Tensor) -> bool:
     return sets.layout == "padded" and values.numel() * sets.shape[2] <= SMALL
 
@@ -181,11 +197,3 @@ def _lengths(sets: Sets) -> tuple[Tensor | None, Tensor | None]:
 
 def _parameters(order: Order) -> tuple:
     return order.temperature, order.normaliser, *_lengths(order.sets)
-
-
-def _features_first(v: Tensor) -> Tensor:
-    return v.transpose(-1, -2).unsqueeze(-1)
-
-
-def _features_last(v: Tensor) -> Tensor:
-    return v.squeeze(-1).transpose(-1, -2)

@@ -1,5 +1,5 @@
 """The operators of `functional` made fast and registered with torch. Importing registers them."""
 
-from . import pool, relaxed_sort
+from . import permutation, pool, relaxed_sort
 
-__all__ = ["pool", "relaxed_sort"]
+__all__ = ["permutation", "pool", "relaxed_sort"]

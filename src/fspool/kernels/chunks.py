@@ -21,6 +21,7 @@ from torch import Tensor
 
 KEEP = 16 << 20  # bytes of a scratch array that a thread holds on to
 LIMIT = 1 << 18  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
+ALONE = 1 << 15  # elements that one thread has done before another has woken up
 
 
 class Chunk(NamedTuple):
@@ -91,7 +92,8 @@ def _cut(
     limit: int | None,
 ) -> Iterable[Chunk]:
     if limit is None:  # as many chunks for every thread, none larger than LIMIT
-        total, threads = int(sizes.sum()) * dim, torch.get_num_threads()
+        total = int(sizes.sum()) * dim
+        threads = 1 if total <= ALONE else torch.get_num_threads()
         limit = max(1, math.ceil(total / (threads * math.ceil(max(total, 1) / (threads * LIMIT)))))
     order = np.argsort(sizes, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1)

@@ -1,0 +1,1 @@
+"""Datasets: read, verify, generate. No training code."""

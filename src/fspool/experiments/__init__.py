@@ -1,0 +1,11 @@
+"""The experiments of the paper, one file each: settings, presets, which tables they fill."""
+
+from ..checks import nearest
+from . import polygons
+from .experiment import Experiment
+
+EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (polygons,)}
+
+
+def find(name: str) -> Experiment:
+    return EXPERIMENTS[nearest("experiment", name, EXPERIMENTS)]

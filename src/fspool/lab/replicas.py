@@ -1,0 +1,28 @@
+"""Many runs as one: models of the same form become one model with a leading replica axis."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+
+def stack(models: Sequence[nn.Module]) -> nn.Module:
+    """One model whose parameters are those of the models, stacked: x is (G, B, ...) for it.
+
+    Its layers have to know the replica axis, as those of `fspool.nn` and `fspool.models` do.
+    """
+    stacked = copy.deepcopy(models[0])
+    parameters = [dict(model.named_parameters()) for model in models]
+    for name in parameters[0]:
+        owner, _, leaf = name.rpartition(".")
+        value = torch.stack([own[name].detach() for own in parameters])
+        setattr(stacked.get_submodule(owner), leaf, nn.Parameter(value))
+    return stacked
+
+
+def pick(state: dict[str, torch.Tensor], index: int) -> dict[str, torch.Tensor]:
+    """The state dict of one run out of the state dict of many."""
+    return {name: value[index] for name, value in state.items()}

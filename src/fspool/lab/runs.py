@@ -1,0 +1,176 @@
+"""Run folders. One folder holds one group of seeds of one cell, trained together.
+
+``config.json``       what was asked for; a folder of another configuration is never touched
+``state-*.safetensors``  the last two states to go on from: weights, optimiser, loss curve
+``metrics.jsonl``     the loss curve, one line a record, for whoever wants to follow it
+``model.safetensors``, ``arrays.safetensors``  the trained weights; what the figures need
+``result.json``       the measurements, written last: a folder that has it is finished
+``provenance.json``   machine, versions, commit and times, which do not belong to the result
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from ..checks import UserError
+from . import storage
+from .cell import Evaluation
+
+FORMAT = 1
+PATIENCE = 10.0  # seconds that another process gets to let go of a folder
+
+
+@dataclass
+class State:
+    """Where a run was."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    curve: list[dict]  # {"step": ..., "loss": [one for every seed]}
+
+
+class RunFolder:
+    """Reads and writes one run folder; says what it had to repair."""
+
+    def __init__(self, path: Path, say: Callable[[str], None] = print) -> None:
+        self.path, self.say = path, say
+
+    @property
+    def finished(self) -> bool:
+        return self.result() is not None
+
+    def result(self) -> dict | None:
+        return self._read("result.json", storage.read_json)
+
+    def config(self) -> dict | None:
+        return self._read("config.json", storage.read_json)
+
+    @contextmanager
+    def claim(self, config: dict, *, overwrite: bool = False):
+        """Hold the folder for this configuration: no other process, no other configuration."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / "lock", "w") as lock:
+            self._wait_for(lock)
+            found = self.config()
+            if found is None and self._has_work():
+                self.say(f"{self.path} has lost its config.json; starting it again.")
+                self._clear()
+            elif found is not None and (difference := differing(found, config)):
+                if not overwrite:
+                    raise UserError(
+                        f"{self.path} holds another configuration ({difference}); choose another "
+                        "--out, or pass --overwrite to replace it."
+                    )
+                self._clear()
+            if found is None or difference:
+                storage.write_json(self.path / "config.json", config)
+            yield self
+
+    def save(self, state: State) -> None:
+        """Keep this state and the one before."""
+        notes = {"step": state.step, "curve": state.curve}
+        storage.write_tensors(self._state(state.step), state.tensors, notes)
+        for path in self._states()[2:]:
+            path.unlink()
+
+    def restore(self) -> State | None:
+        """The last good state; the metrics file is brought back to it."""
+        state = None
+        for path in self._states():
+            if (content := self._read(path.name, storage.read_tensors)) is not None:
+                tensors, notes = content
+                state = State(notes["step"], tensors, notes["curve"])
+                break
+        self._rewrite_metrics(state.curve if state else [])
+        return state
+
+    def log(self, record: dict) -> None:
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def finish(
+        self, model: dict[str, Tensor], evaluation: Evaluation, curve: list, provenance: dict
+    ) -> None:
+        """Everything first, the result last; then the states are not needed any more."""
+        storage.write_tensors(self.path / "model.safetensors", model)
+        storage.write_tensors(self.path / "arrays.safetensors", evaluation.arrays)
+        storage.write_json(self.path / "provenance.json", provenance)
+        self._rewrite_metrics(curve)
+        result = {"metrics": evaluation.metrics, "curve": curve}
+        storage.write_json(self.path / "result.json", result)
+        for path in self._states():
+            path.unlink()
+
+    def _read(self, name: str, reader: Callable):
+        return storage.read_or_set_aside(self.path / name, reader, self.say)
+
+    def _state(self, step: int) -> Path:
+        return self.path / f"state-{step:09d}.safetensors"
+
+    def _states(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.path.glob("state-*.safetensors"), reverse=True)
+
+    def _has_work(self) -> bool:
+        return bool(self._states()) or (self.path / "result.json").exists()
+
+    def _rewrite_metrics(self, curve: list[dict]) -> None:
+        """From the state, which has a checksum: a torn last line, or worse, cannot last."""
+        path = self.path / "metrics.jsonl"
+        lines = [json.dumps(record) for record in curve]
+        if path.exists():
+            found = path.read_bytes().decode(errors="replace").splitlines()
+            if found[: len(lines)] != lines:
+                self.say(f"{path} is damaged; it is now {storage.set_aside(path).name}.")
+        storage.write(path, "".join(line + "\n" for line in lines).encode())
+
+    def _clear(self) -> None:
+        for path in self.path.iterdir():
+            if path.name != "lock":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _wait_for(self, lock) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"{self.path} is in use by another process; wait for it, "
+                        "or choose another --out."
+                    ) from None
+                time.sleep(0.1)
+
+
+def differing(found: dict, wanted: dict, where: str = "") -> str:
+    """The first setting in which two configurations differ, in words; empty where none does."""
+    wanted = json.loads(json.dumps(wanted))  # tuples are lists there
+    for key in sorted(found.keys() | wanted.keys()):
+        a, b = found.get(key), wanted.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            if inner := differing(a, b, f"{where}{key}."):
+                return inner
+        elif a != b:
+            return f"{where}{key} is {a!r} there and {b!r} here"
+    return ""
+
+
+def folder_name(seeds: list[int]) -> str:
+    return f"seeds-{seeds[0]}-{seeds[-1]}"
+
+
+def seeds_of(path: Path) -> list[int] | None:
+    """The seeds of a run folder, by its name."""
+    match = re.fullmatch(r"seeds-(\d+)-(\d+)", path.name)
+    return list(range(int(match[1]), int(match[2]) + 1)) if match else None

@@ -1,0 +1,125 @@
+"""The training loop: a group of seeds of one cell, from the first step to its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..data.draws import seed_of
+from .capture import captured
+from .cell import Cell
+from .provenance import describe
+from .replicas import stack
+from .runs import RunFolder, State
+
+CHUNK = 64  # steps between two records of the loss, and between two looks at the clock
+
+
+def build(cell: Cell, seeds: Sequence[int], device: torch.device) -> nn.Module:
+    """One model of all runs; each has the initial weights that its seed alone decides."""
+    models = []
+    for seed in seeds:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(seed, "weights"))
+            models.append(cell.model().to(cell.torch_dtype))
+    return stack(models).to(device)
+
+
+def train(
+    cell: Cell,
+    seeds: Sequence[int],
+    device: torch.device,
+    state: State | None = None,
+) -> Iterator[tuple[State, nn.Module]]:
+    """Train; after every chunk yield where it stands. The tensors of a state are live: copy them."""
+    model = build(cell, seeds, device)
+    optimiser = make_optimiser(model, cell, device)
+    tensors = live_tensors(model, optimiser)
+    state = state or State(0, tensors, [])
+    for name, value in state.tensors.items():
+        tensors[name].copy_(value)
+    total = torch.zeros(len(seeds), dtype=cell.torch_dtype, device=device)
+
+    def step(batch) -> None:
+        optimiser.zero_grad()
+        losses = cell.loss(model, batch)
+        losses.sum().backward()  # runs do not share parameters: each gets its own gradient
+        optimiser.step()
+        total.add_(losses.detach())
+
+    run, curve = None, list(state.curve)
+    for begin in range(state.step, cell.steps, CHUNK):
+        steps = range(begin, min(begin + CHUNK, cell.steps))
+        batches = cell.batches(seeds, steps, device)
+        if run is None:
+            capture = device.type == "cuda" and cell.captures
+            run = captured(step, batches[0], {**tensors, "total": total}) if capture else step
+        for number, batch in zip(steps, batches, strict=True):
+            cell.adjust(model, number)
+            run(batch)
+        curve.append({"step": steps.stop, "loss": (total / len(steps)).tolist()})
+        total.zero_()
+        yield State(steps.stop, tensors, curve), model
+    if state.step >= cell.steps:
+        yield State(state.step, tensors, curve), model
+
+
+def make_optimiser(model: nn.Module, cell: Cell, device: torch.device) -> torch.optim.Adam | None:
+    """Adam, with its state in place from the start so that it can be written over."""
+    parameters = list(model.parameters())
+    if not parameters:
+        return None
+    optimiser = torch.optim.Adam(
+        parameters, cell.learning_rate, fused=True, capturable=device.type == "cuda"
+    )
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()  # with no gradient nothing moves
+    for values in optimiser.state.values():
+        for value in values.values():
+            value.zero_()
+    return optimiser
+
+
+def live_tensors(model: nn.Module, optimiser) -> dict[str, Tensor]:
+    """All that training changes, by name."""
+    tensors = {f"model.{name}": value.detach() for name, value in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimiser.state[parameter].items():
+            tensors[f"optimiser.{name}.{key}"] = value
+    return tensors
+
+
+def run(
+    cell: Cell,
+    seeds: Sequence[int],
+    device: torch.device,
+    folder: RunFolder,
+    report: Callable[[int, list[float] | None], None] = lambda step, loss: None,
+    *,
+    save_every: float = 10.0,
+) -> None:
+    """Bring a claimed run folder to its result, from wherever it stands."""
+    began, saved = time.perf_counter(), time.monotonic()
+    state = folder.restore()
+    first = state.step if state else 0
+    for state, model in train(cell, seeds, device, state):  # noqa: B020 - from the last one on
+        if state.curve:
+            report(state.step, state.curve[-1]["loss"])
+        if state.step > first:
+            folder.log(state.curve[-1])
+        if state.step < cell.steps and time.monotonic() - saved >= save_every:
+            folder.save(state)
+            saved = time.monotonic()
+    if state.step > first:
+        folder.save(state)  # an evaluation that is killed need not train again
+    trained = time.perf_counter()
+    report(state.step, None)
+    with torch.no_grad():
+        evaluation = cell.evaluate(model.eval(), seeds, device)
+    seconds = {"training": trained - began, "evaluation": time.perf_counter() - trained}
+    provenance = describe(device) | {"seconds": seconds, "steps": [first, state.step]}
+    folder.finish(model.state_dict(), evaluation, state.curve, provenance)

@@ -1,0 +1,34 @@
+"""Linear layers that one run or many runs at once go through.
+
+A model is made of layers that also work when every parameter has one more leading axis, the replica
+axis G: `fspool.nn` does, and so does :class:`Linear`. So stacking the parameters of G models gives
+one model of G independent runs (:mod:`fspool.lab.replicas`), with nothing else to change.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+
+class Linear(nn.Linear):
+    """``nn.Linear`` with Glorot weights; x ``(G, ..., in)`` where weight is ``(G, out, in)``."""
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()  # the bias, as torch does
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.ndim == 2:
+            return linear(x, self.weight, self.bias)
+        y = torch.baddbmm(self.bias.unsqueeze(1), x.flatten(1, -2), self.weight.mT)
+        return y.unflatten(1, x.shape[1:-1])
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """Linear layers of the given widths, a ReLU between every two."""
+    layers: list[nn.Module] = [Linear(widths[0], widths[1])]
+    for before, after in zip(widths[1:-1], widths[2:], strict=True):
+        layers += [nn.ReLU(), Linear(before, after)]
+    return nn.Sequential(*layers)
