@@ -77,9 +77,9 @@ def test_a_wrong_package_is_not_timed():
 
 
 def test_peak_memory_sees_the_matrices_and_only_in_the_dense_form():
-    case = relaxed_sort.full((2, 8, 512))
+    case = relaxed_sort.full((2, 8, 800))
     package, dense, _ = case.variants
-    matrices = 2 * 8 * 512 * 512 * 4
+    matrices = 2 * 8 * 800 * 800 * 4
     assert memory.peak(case, dense) > 2 * matrices  # P and at least one more for its gradient
     assert memory.peak(case, package) < matrices / 2
 

@@ -4,7 +4,9 @@ from ..checks import nearest
 from . import polygons
 from .experiment import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (polygons,)}
+EXPERIMENTS: dict[str, Experiment] = {
+    module.EXPERIMENT.name: module.EXPERIMENT for module in (polygons,)
+}
 
 
 def find(name: str) -> Experiment:

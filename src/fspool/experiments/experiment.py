@@ -38,7 +38,7 @@ class Table:
     note: str
     columns: tuple[str, ...]
     rows: dict[str, tuple[Entry, ...]]
-    head: str = "" # over the labels of the rows
+    head: str = ""  # over the labels of the rows
     published: str = ""
     known: dict[str, tuple[float, ...]] = field(default_factory=dict)
     scale: float = 1.0  # measured values times this are what is printed
@@ -54,6 +54,7 @@ class Experiment:
     cell: type[Cell]
     cells: Callable[[str], dict[str, Cell]]  # of a preset, by name
     seeds: dict[str, int]  # runs of every cell, by preset
+    settable: tuple[str, ...]  # settings that a user may change; the others make a cell what it is
     tables: tuple[Table, ...] = ()
     derive: Callable[[list[dict]], dict[str, list]] = lambda curve: {}  # metrics from a loss curve
 

@@ -32,6 +32,14 @@ def closed_form(factor: float) -> dict[str, tuple[float, ...]]:
     return {"Random, closed form": tuple(100 * factor * (1 - math.sin(a) / a) for a in angles)}
 
 
+def _following() -> dict[str, tuple[float, ...]]:
+    """Every output follows one corner for 1/n of a turn, then jumps back to where that began."""
+    angles = [math.pi / int(n) for n in COLUMNS]
+    return {
+        "a list that follows, and jumps": tuple((1 - (math.sin(a) / a) ** 2) / 2 for a in angles)
+    }
+
+
 def by_size(metric: str, models: dict[str, str]) -> dict[str, tuple[Entry, ...]]:
     return {
         label: tuple(Entry(f"{model}-n{n}", metric) for n in COLUMNS)
@@ -82,16 +90,17 @@ TABLES = (
     _paper("assignment", "Linear assignment loss", MODELS, closed_form(1)),
     Table(
         title="Does the output turn with the input?",
-        note="Variance of the output over a full turn: 0 for a constant output, 0.5 for a rotation.",
+        note="Variance of the output over a full turn: 0 where it is constant, 0.5 for a rotation.",
         columns=COLUMNS,
         rows=by_size("variance", _TRAINED),
         head="points",
-        digits=4,
+        known=_following(),
+        digits=5,
     ),
     Table(
         title="Jumps",
-        note="The fastest movement of all outputs together, in a sweep of 0.1 degree steps, against "
-        "that of a perfect rotation: 1. A jump to the neighbour's place is far above.",
+        note="The fastest movement of all outputs together, in a sweep of 0.1 degree steps, "
+        "against that of a perfect rotation: 1. A jump to the neighbour's place is far above.",
         columns=COLUMNS,
         rows=by_size("speed", _TRAINED),
         head="points",
@@ -127,6 +136,10 @@ TABLES = (
             | _encoders(16)
             | _encoders(128)
             | {
+                f"{label}, uniform biases": f"{model}-uniform-n16"
+                for label, model in _LISTS.items()
+            }
+            | {
                 f"{label}, learning rate {rate}": f"{model}-lr{rate}-n16"
                 for label, model in _LISTS.items()
                 for rate in ("0.0001", "0.01")
@@ -153,16 +166,19 @@ TABLES = (
     Table(
         title="Does information bypass the latent vector? 16 points",
         note="Mean squared error in hundredths; 50 is the centre for every point. The decoder "
-        "knows the permutations even when the latent vector is multiplied by zero.",
+        "knows the permutations even when the latent vector is multiplied by zero. With zero "
+        "biases everything behind a zero vector is zero, its gradient too, so nothing can be "
+        "learnt; the other rows start with the uniform biases of torch.",
         columns=("latent used", "latent zeroed"),
         rows={
-            "16 units, all 16 permutations": _pair("fspool"),
-            "16 units, 4 permutations": _pair("fspool-p4"),
-            "16 units, 1 permutation": _pair("fspool-p1"),
-            "128 units, all 128 permutations": _pair("fspool-h128"),
-            "128 units, 16 permutations": _pair("fspool-h128-p16"),
-            "128 units, 4 permutations": _pair("fspool-h128-p4"),
-            "128 units, 1 permutation": _pair("fspool-h128-p1"),
+            "zero biases, 16 units, all 16 permutations": _pair("fspool"),
+            "16 units, all 16 permutations": _pair("fspool-uniform-h16-pall"),
+            "16 units, 4 permutations": _pair("fspool-uniform-h16-p4"),
+            "16 units, 1 permutation": _pair("fspool-uniform-h16-p1"),
+            "128 units, all 128 permutations": _pair("fspool-uniform-h128-pall"),
+            "128 units, 16 permutations": _pair("fspool-uniform-h128-p16"),
+            "128 units, 4 permutations": _pair("fspool-uniform-h128-p4"),
+            "128 units, 1 permutation": _pair("fspool-uniform-h128-p1"),
         },
         scale=100,
     ),

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_count, nearest
 from ..data.polygons import polygons, random_polygons
 from ..lab.cell import Cell, Evaluation
 from ..losses import assignment, chamfer
 from ..models import AutoEncoder, ListDecoder, SetDecoder, SetEncoder
+from ..models.linear import spread_biases
 from ..nn import FSPool
 from .experiment import Experiment
 from .polygon_tables import TABLES, derive
@@ -43,13 +45,18 @@ class Polygons(Cell):
     decay_to: float | None = None  # lower the temperature to this, then evaluate with a hard sort
     features: int | None = None  # how many of the permutations the decoder uses
     use_latent: bool = True
+    biases: str = "zeros"  # or "uniform", as torch starts them
     batch: int = 16
     steps: int = 10_240
     evaluation_sets: int = 1 << 14
 
-    @property
-    def captures(self) -> bool:
-        return self.objective != "assignment"  # that one is solved on the host
+    def __post_init__(self) -> None:
+        for name in ("points", "hidden", "latent", "batch", "evaluation_sets"):
+            check_count(name, getattr(self, name), 1, "a number of them")
+        check_count("steps", self.steps, 0, "a number of them")
+        nearest("dtype", self.dtype, ("float32", "float64"))
+        if not 0 < self.learning_rate < float("inf"):
+            raise ValueError(f"learning_rate is {self.learning_rate}; expected a positive number.")
 
     @property
     def footprint(self) -> int:
@@ -74,13 +81,27 @@ class Polygons(Cell):
             decoder = SetDecoder(
                 self.latent, self.hidden, 2, knots=self.knots, features=self.features
             )
-        return AutoEncoder(encoder, decoder, use_latent=self.use_latent)
+        model = AutoEncoder(encoder, decoder, use_latent=self.use_latent)
+        if self.biases == "uniform":
+            spread_biases(model)
+        return model
 
     def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Tensor:
         return self._polygons(seeds, steps, self.batch, "train", device)
 
-    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
-        return MEASURES[self.objective](model(batch), batch).mean(-1)
+    def output(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch)
+
+    def match(self, output: Tensor, batch: Tensor) -> Tensor | None:
+        if self.objective == "assignment":
+            return assignment(output.detach(), batch, return_indices=True)[1][1]
+        return None
+
+    def loss(self, output: Tensor, batch: Tensor, matched: Tensor | None) -> Tensor:
+        if matched is not None:  # one to one, so this is the assignment loss
+            index = matched.unsqueeze(-1).expand_as(batch)
+            return _mse(output, batch.gather(-2, index)).mean(-1)
+        return MEASURES[self.objective](output, batch).mean(-1)
 
     def adjust(self, model: nn.Module, step: int) -> None:
         if self.decay_to is not None:
@@ -202,13 +223,23 @@ def extra_cells(**settings) -> dict[str, Polygons]:
         sized = replace(base, points=n)
         cells[f"fspool-hard-n{n}"] = replace(sized, temperature=None)
         cells[f"fspool-decay-n{n}"] = replace(sized, decay_to=1e-3)
-    wide = replace(base, hidden=128)
-    some = {"-p1": replace(base, features=1), "-p4": replace(base, features=4)}
-    some |= {"-h128": wide}
-    some |= {f"-h128-p{count}": replace(wide, features=count) for count in (1, 4, 16)}
-    for name, cell in some.items():
-        cells[f"fspool{name}-n16"] = cell
-        cells[f"fspool{name}-zero-latent-n16"] = replace(cell, use_latent=False)
+    return cells | bypass_cells(replace(base, biases="uniform"))
+
+
+def bypass_cells(base: Polygons) -> dict[str, Polygons]:
+    """What reaches the decoder past the latent vector.
+
+    Not with zero biases: with a zero latent vector everything behind it would then be zero, and so
+    would its gradient, so that nothing could be learnt whatever the permutations say.
+    """
+    cells = {f"{name}-uniform-n16": replace(base, **changes) for name, changes in LISTS.items()}
+    for width in (16, 128):
+        for count in (1, 4, 16, None):
+            if count != width:
+                name = f"fspool-uniform-h{width}-p{count or 'all'}"
+                cell = replace(base, hidden=width, features=count)
+                cells[f"{name}-n16"] = cell
+                cells[f"{name}-zero-latent-n16"] = replace(cell, use_latent=False)
     return cells
 
 
@@ -233,6 +264,7 @@ EXPERIMENT = Experiment(
     cell=Polygons,
     cells=cells,
     seeds={"quick": 3, "paper": 10, "released": 10},
+    settable=("steps", "batch", "learning_rate", "knots", "evaluation_sets", "dtype"),
     tables=TABLES,
     derive=derive,
 )

@@ -18,7 +18,8 @@ class Order:
     """The featurewise sort of a batch of sets, as returned by ``fspool(..., return_order=True)``.
 
     A hard order keeps the rank of every element and nothing else. A relaxed one also keeps the
-    sorted values, from which the soft permutations P are applied without being stored, unless small.
+    sorted values, from which the soft permutations P are applied without being stored, or P where
+    it is small.
     It moves through ``torch.compile`` and ``torch.utils._pytree`` like a tuple of tensors. It holds
     the mask, sizes or offsets that were given, not copies: do not write over them while it lives.
     """
@@ -28,7 +29,7 @@ class Order:
     values: Tensor | None = None  # relaxed: x sorted, hard, in descending order
     normaliser: Tensor | None = None  # relaxed: softmax sums of the rows of P, where known
     temperature: Tensor | None = None
-    p: Tensor | None = None  # relaxed, where it is small: P itself, (G, B, N, N, D), columns by rank
+    p: Tensor | None = None  # relaxed and small: P itself, (G, B, N, N, D), columns by rank
 
     @property
     def layout(self) -> str:

@@ -1,1 +1,1 @@
-"""Running experiments."""
+"""Running experiments: the training loop, many runs as one, run folders, processes."""

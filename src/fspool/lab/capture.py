@@ -1,36 +1,48 @@
-"""A training step as a CUDA graph: one launch instead of some hundreds."""
+"""A training step as CUDA graphs: two launches instead of some hundreds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 WARM_UP = 3  # runs before the recording, in which torch chooses and allocates
 
 
-def captured(step: Callable, example, tensors: dict[str, torch.Tensor]) -> Callable:
-    """``step(batch)`` recorded once and replayed for every batch of the shapes of ``example``.
+def captured(
+    forward: Callable, match: Callable, update: Callable, example, changed: list[Tensor]
+) -> Callable:
+    """``update(output, batch, match(output, batch))`` with ``output = forward(batch)``, as graphs.
 
-    ``tensors`` is all that the step changes; the warm-up is undone in them.
+    One graph goes forward, one back; between them the host may find what the loss has to know.
+    ``changed`` is all that a step changes; the warm-up is undone in it.
     """
-    before = {name: value.clone() for name, value in tensors.items()}
+    before = [value.clone() for value in changed]
     batch = pytree.tree_map(torch.clone, example)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP):
-            step(batch)
+            output = forward(batch)
+            update(output, batch, match(output, batch))
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step(batch)
-    for name, value in tensors.items():
-        value.copy_(before[name])
+    there, back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(there):
+        output = forward(batch)
+    there.replay()  # recording alone computes nothing
+    matched = match(output, batch)
+    with torch.cuda.graph(back, pool=there.pool()):
+        update(output, batch, matched)
+    for value, old in zip(changed, before, strict=True):
+        value.copy_(old)
 
     def replay(new) -> None:
         pytree.tree_map(lambda own, given: own.copy_(given), batch, new)
-        graph.replay()
+        there.replay()
+        if matched is not None:
+            matched.copy_(match(output, batch))
+        back.replay()
 
     return replay

@@ -34,11 +34,6 @@ class Cell:
         return getattr(torch, self.dtype)
 
     @property
-    def captures(self) -> bool:
-        """Can a training step become a CUDA graph, that is, does nothing in it wait for the host?"""
-        return True
-
-    @property
     def footprint(self) -> int:
         """Numbers in the largest tensor of one run, from which the size of a group is chosen."""
         return 1
@@ -51,7 +46,18 @@ class Cell:
         """The input of every step, (G, ...)."""
         raise NotImplementedError
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+    def output(self, model: nn.Module, batch: Any) -> Tensor:
+        """What the model makes of a batch, (G, ...)."""
+        raise NotImplementedError
+
+    def match(self, output: Tensor, batch: Any) -> Tensor | None:
+        """What the loss needs to know that has to be found on the host, if anything.
+
+        Everything else in a training step runs on the device without waiting for it.
+        """
+        return None
+
+    def loss(self, output: Tensor, batch: Any, matched: Tensor | None) -> Tensor:
         """The loss of every run, (G,)."""
         raise NotImplementedError
 

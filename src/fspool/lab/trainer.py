@@ -29,42 +29,46 @@ def build(cell: Cell, seeds: Sequence[int], device: torch.device) -> nn.Module:
 
 
 def train(
+    model: nn.Module,
     cell: Cell,
     seeds: Sequence[int],
     device: torch.device,
     state: State | None = None,
-) -> Iterator[tuple[State, nn.Module]]:
-    """Train; after every chunk yield where it stands. The tensors of a state are live: copy them."""
-    model = build(cell, seeds, device)
+) -> Iterator[State]:
+    """Train the model; after every chunk yield where it stands, in tensors that go on changing."""
     optimiser = make_optimiser(model, cell, device)
     tensors = live_tensors(model, optimiser)
-    state = state or State(0, tensors, [])
+    state = state or State(0, {}, [])
     for name, value in state.tensors.items():
         tensors[name].copy_(value)
     total = torch.zeros(len(seeds), dtype=cell.torch_dtype, device=device)
 
-    def step(batch) -> None:
+    def forward(batch) -> Tensor:
+        return cell.output(model, batch)
+
+    def update(output: Tensor, batch, matched: Tensor | None) -> None:
         optimiser.zero_grad()
-        losses = cell.loss(model, batch)
+        losses = cell.loss(output, batch, matched)
         losses.sum().backward()  # runs do not share parameters: each gets its own gradient
         optimiser.step()
         total.add_(losses.detach())
 
-    run, curve = None, list(state.curve)
+    def step(batch) -> None:
+        output = forward(batch)
+        update(output, batch, cell.match(output, batch))
+
+    run, curve = step, list(state.curve)
     for begin in range(state.step, cell.steps, CHUNK):
         steps = range(begin, min(begin + CHUNK, cell.steps))
         batches = cell.batches(seeds, steps, device)
-        if run is None:
-            capture = device.type == "cuda" and cell.captures
-            run = captured(step, batches[0], {**tensors, "total": total}) if capture else step
+        if device.type == "cuda" and run is step:
+            run = captured(forward, cell.match, update, batches[0], [*tensors.values(), total])
         for number, batch in zip(steps, batches, strict=True):
             cell.adjust(model, number)
             run(batch)
         curve.append({"step": steps.stop, "loss": (total / len(steps)).tolist()})
         total.zero_()
-        yield State(steps.stop, tensors, curve), model
-    if state.step >= cell.steps:
-        yield State(state.step, tensors, curve), model
+        yield State(steps.stop, tensors, curve)
 
 
 def make_optimiser(model: nn.Module, cell: Cell, device: torch.device) -> torch.optim.Adam | None:
@@ -104,18 +108,16 @@ def run(
 ) -> None:
     """Bring a claimed run folder to its result, from wherever it stands."""
     began, saved = time.perf_counter(), time.monotonic()
-    state = folder.restore()
-    first = state.step if state else 0
-    for state, model in train(cell, seeds, device, state):  # noqa: B020 - from the last one on
-        if state.curve:
-            report(state.step, state.curve[-1]["loss"])
-        if state.step > first:
-            folder.log(state.curve[-1])
-        if state.step < cell.steps and time.monotonic() - saved >= save_every:
+    model = build(cell, seeds, device)
+    state = folder.restore() or State(0, {}, [])
+    first = state.step
+    for state in train(model, cell, seeds, device, state):  # noqa: B020 - from the last one on
+        folder.log(state.curve[-1])
+        report(state.step, state.curve[-1]["loss"])
+        # The last state too: an evaluation that is killed need not train again.
+        if state.step == cell.steps or time.monotonic() - saved >= save_every:
             folder.save(state)
             saved = time.monotonic()
-    if state.step > first:
-        folder.save(state)  # an evaluation that is killed need not train again
     trained = time.perf_counter()
     report(state.step, None)
     with torch.no_grad():

@@ -14,6 +14,8 @@ from torch import Tensor
 from ..functional.inputs import exact
 from .pairs import Pairs, read_pairs
 
+ALONE = 1 << 10  # costs of a pair of sets below which threads only wait for each other
+
 
 def assignment(
     a: Tensor,
@@ -72,7 +74,7 @@ def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
     solve = _solver()
     costs = pairs.matrix(pairs.a, pairs.b).flatten(0, -3).cpu().numpy()
     # Where training has diverged any pairing will do: the loss is NaN, and scipy wants numbers.
-    costs = np.nan_to_num(costs, nan=0.0)
+    costs = np.nan_to_num(costs.astype(np.float64), nan=0.0)
     masks = [
         None if mask is None else mask.flatten(0, -2).cpu().numpy()
         for mask in (pairs.mask_a, pairs.mask_b)
@@ -80,16 +82,32 @@ def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
     count = min(pairs.a.shape[-2], pairs.b.shape[-2])
     index = np.full((2, len(costs), count), -1)
 
-    def pair(i: int) -> None:
-        rows, columns = (slice(None) if mask is None else mask[i].nonzero()[0] for mask in masks)
-        matrix = costs[i][rows][:, columns]
-        for side, (found, own) in enumerate(zip(solve(matrix), (rows, columns), strict=True)):
-            index[side, i, : len(found)] = found if isinstance(own, slice) else own[found]
+    def pair(first: int, stop: int) -> None:
+        for i in range(first, stop):
+            if not masked:
+                index[:, i] = solve(costs[i])
+                continue
+            rows, columns = (
+                _rows(mask, i, n) for mask, n in zip(masks, costs.shape[1:], strict=True)
+            )
+            found = solve(costs[i][rows][:, columns])
+            index[0, i, : len(found[0])] = rows[found[0]]
+            index[1, i, : len(found[1])] = columns[found[1]]
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:  # scipy lets go of the lock
-        list(threads.map(pair, range(len(costs))))
+    masked = any(mask is not None for mask in masks)
+    threads = torch.get_num_threads()
+    if threads < 2 or len(costs) < 2 or costs[0].size < ALONE:
+        pair(0, len(costs))
+    else:  # scipy lets go of the interpreter lock
+        cuts = np.linspace(0, len(costs), threads + 1).astype(int).tolist()
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(pair, cuts[:-1], cuts[1:]))
     index = torch.from_numpy(index).to(pairs.a.device).unflatten(1, pairs.batch)
     return index[0], index[1]
+
+
+def _rows(mask: np.ndarray | None, i: int, n: int) -> np.ndarray:
+    return np.arange(n) if mask is None else mask[i].nonzero()[0]
 
 
 def _solver():

@@ -1,8 +1,8 @@
 """Auto-encoders for sets: the paper's (section 6.1), and the ones that it is compared with.
 
 The encoder makes one vector z of a set. :class:`SetDecoder` turns it back by FSUnpool, with the
-permutations that the encoder's FSPool remembered; :class:`ListDecoder` is the usual way, an MLP that
-puts out a list of n elements, whose order a loss on sets has to find.
+permutations that the encoder's FSPool remembered; :class:`ListDecoder` is the usual way, an MLP
+that puts out a list of n elements, whose order a loss on sets has to find.
 """
 
 from __future__ import annotations

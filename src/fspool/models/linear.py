@@ -13,17 +13,28 @@ from torch.nn.functional import linear
 
 
 class Linear(nn.Linear):
-    """``nn.Linear`` with Glorot weights; x ``(G, ..., in)`` where weight is ``(G, out, in)``."""
+    """``nn.Linear`` with Glorot weights and zero biases, as the paper's experiments start.
+
+    x is ``(G, ..., in)`` where weight is ``(G, out, in)``.
+    """
 
     def reset_parameters(self) -> None:
-        super().reset_parameters()  # the bias, as torch does
         nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.ndim == 2:
             return linear(x, self.weight, self.bias)
         y = torch.baddbmm(self.bias.unsqueeze(1), x.flatten(1, -2), self.weight.mT)
         return y.unflatten(1, x.shape[1:-1])
+
+
+def spread_biases(model: nn.Module) -> None:
+    """Draw all biases as torch's own layers do, uniformly; zeros keep a zero input at zero."""
+    for module in model.modules():
+        if isinstance(module, Linear):
+            bound = module.in_features**-0.5
+            nn.init.uniform_(module.bias, -bound, bound)
 
 
 def mlp(*widths: int) -> nn.Sequential:

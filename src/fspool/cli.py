@@ -1,0 +1,215 @@
+"""The command ``fspool``: parses, and calls `experiments`, `lab`, `report`."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import matplotlib  # noqa: F401
+    import safetensors  # noqa: F401
+    import scipy  # noqa: F401
+    import typer
+    from rich.console import Console
+    from rich.table import Table
+except ImportError as error:
+    raise SystemExit(f"{error.name} is not installed; pip install fspool[lab]") from None
+
+from . import __version__, report
+from .checks import UserError, nearest
+from .experiments import EXPERIMENTS, Experiment, find
+from .experiments.experiment import PRESETS
+from .lab.cell import Cell
+from .lab.display import display
+from .lab.launch import Job, Options, find_device, jobs_of, launch
+from .lab.storage import write_json
+
+app = typer.Typer(
+    help="The experiments of the FSPool paper, each as one command.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """The experiments, their presets and how many runs these are."""
+    table = Table("experiment", "preset", "cells", "seeds", "what it is", box=None)
+    for experiment in EXPERIMENTS.values():
+        for preset, seeds in experiment.seeds.items():
+            cells = str(len(experiment.preset(preset)))
+            table.add_row(experiment.name, preset, cells, str(seeds), PRESETS[preset])
+    console.print(table)
+    console.print("\nfspool run EXPERIMENT --preset PRESET", highlight=False)
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="See fspool list.")],
+    preset: Annotated[str, typer.Option(help="quick, paper or released.")] = "quick",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the runs [default: runs/EXPERIMENT-PRESET]")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every cell.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only cells of this name, such as 'fspool-n*'.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Another setting, such as steps=2000.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes [default: one a core, one on CUDA].")
+    ] = None,
+    save_every: Annotated[float, typer.Option(min=0, help="Seconds between saved states.")] = 10.0,
+    tensorboard: Annotated[bool, typer.Option(help="Also write loss curves for it.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace runs of other settings.")] = False,
+) -> None:
+    """Run an experiment, or go on with it, and print its tables beside the published ones.
+
+    Finished runs are kept, runs that were stopped continue where they were.
+    """
+    experiment = find(name)
+    cells = choose(experiment, preset, only or [], change or [])
+    where = find_device(device)
+    out = out or Path("runs") / f"{experiment.name}-{preset}"
+    count = seeds or experiment.seeds[preset]
+    write_plan(out, experiment, preset, count, list(cells))
+    jobs = [
+        job
+        for cell_name, cell in cells.items()
+        for job in jobs_of(experiment.name, cell_name, cell, count, out, where)
+    ]
+    options = Options(
+        device=str(where), save_every=save_every, tensorboard=tensorboard, overwrite=overwrite
+    )
+    workers = workers or (len(os.sched_getaffinity(0)) if where.type == "cpu" else 1)
+    failed = watch(jobs, options, workers)
+    report.render_terminal(report.collect(out), console)
+    if failed:
+        raise UserError(f"{len(failed)} of {len(jobs)} groups of runs failed; see above.")
+    console.print(f"Now: fspool report {out}", highlight=False, soft_wrap=True)
+
+
+def watch(jobs: list[Job], options: Options, workers: int) -> list[Job]:
+    """Launch under a display."""
+    try:
+        with display(console, jobs) as view:
+            return launch(jobs, options, workers, view.handle)
+    except KeyboardInterrupt:
+        console.print("Stopped. The same command goes on from the last saved states.")
+        raise typer.Exit(130) from None
+
+
+def choose(
+    experiment: Experiment, preset: str, only: list[str], changes: list[str]
+) -> dict[str, Cell]:
+    """The cells of a preset that were asked for, with the settings that were asked for."""
+    cells = experiment.preset(preset)
+    for pattern in only:
+        if not fnmatch.filter(cells, pattern):
+            nearest("only", pattern, cells)
+    if only:
+        cells = {n: c for n, c in cells.items() if any(fnmatch.fnmatch(n, p) for p in only)}
+    new = dict(read_setting(experiment, text) for text in changes)
+    return {name: change_cell(cell, new) for name, cell in cells.items()}
+
+
+def read_setting(experiment: Experiment, text: str) -> tuple[str, int | float | str]:
+    """``steps=2000`` to a name and a value of the right type."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"set is {text!r}; expected NAME=VALUE, such as steps=2000.")
+    name = nearest("set", name, experiment.settable)
+    kind = type(next(f.default for f in dataclasses.fields(experiment.cell) if f.name == name))
+    try:
+        return name, kind(value)
+    except ValueError:
+        raise UserError(f"{name} is {value!r}; expected {kind.__name__}.") from None
+
+
+def change_cell(cell: Cell, new: dict) -> Cell:
+    """What is not trained has no steps to change."""
+    new = {name: value for name, value in new.items() if name != "steps" or cell.steps}
+    try:
+        return dataclasses.replace(cell, **new)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def write_plan(out: Path, experiment: Experiment, preset: str, count: int, cells: list[str]):
+    """What was asked for, so that a report can say what is missing."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": cells}
+        write_json(out / "plan.json", plan)
+    except OSError as error:
+        raise UserError(f"out is {str(out)!r}, where nothing can be written: {error}.") from None
+
+
+@app.command("report")
+def make_report(
+    folder: Annotated[Path, typer.Argument(help="What run wrote, or a compact result file.")],
+    page: Annotated[
+        Path | None, typer.Option(help="The page [default: report.html in the folder]")
+    ] = None,
+    compact: Annotated[
+        Path | None, typer.Option(help="Write all results as one small JSON file instead.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write the tables as Markdown instead.")
+    ] = None,
+) -> None:
+    """Tables beside the paper's, and one page with tables, curves and figures."""
+    records = report.collect(folder)
+    if compact or markdown:
+        if compact:
+            report.compact(records, compact)
+        if markdown:
+            report.write_markdown(records, markdown)
+        return
+    report.render_terminal(records, console)
+    page = page or (folder if folder.is_dir() else folder.parent) / "report.html"
+    report.write_page(records, page)
+    console.print(f"Open {page} in a browser.", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def data(name: Annotated[str, typer.Argument(help="Name of the data set.")]) -> None:
+    """Fetch or make the data of an experiment."""
+    nearest("data set", name, ["polygons"])
+    console.print("polygons are made while they are needed; there is nothing to fetch.")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> None:
+    """Measure speed against plain PyTorch; takes the options of python -m benchmarks."""
+    sys.path.insert(0, os.getcwd())
+    if find_spec("benchmarks") is None:
+        raise UserError("the benchmarks are not part of the package; run this in a clone of it.")
+    from benchmarks.__main__ import main as run_benchmarks
+
+    run_benchmarks(context.args)
+
+
+@app.callback(invoke_without_command=True)
+def options(version: Annotated[bool, typer.Option("--version", help="Show it.")] = False) -> None:
+    if version:
+        console.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Errors that the user can put right are one sentence."""
+    try:
+        app()
+    except UserError as error:
+        Console(stderr=True).print(str(error), markup=False, highlight=False, soft_wrap=True)
+        raise SystemExit(1) from None

@@ -1,0 +1,233 @@
+"""From cells to finished run folders: what is left to do, in which groups, on which processes."""
+
+from __future__ import annotations
+
+import errno
+import math
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from ..checks import UserError, nearest
+from . import trainer
+from .cell import Cell
+from .runs import FORMAT, RunFolder, folder_name, seeds_of
+from .tensorboard import writer
+
+ROOM = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the largest tensor of a group
+STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A group of seeds of one cell, to be trained together in one run folder."""
+
+    experiment: str
+    name: str
+    cell: Cell
+    seeds: tuple[int, ...]
+    path: Path
+
+    @property
+    def label(self) -> str:
+        first, last = self.seeds[0], self.seeds[-1]
+        return f"{self.name} ({f'seed {first}' if first == last else f'seeds {first}-{last}'})"
+
+    @property
+    def config(self) -> dict:
+        return {
+            "format": FORMAT,
+            "experiment": self.experiment,
+            "cell": self.cell.settings(),
+            "seeds": list(self.seeds),
+        }
+
+
+@dataclass(frozen=True)
+class Options:
+    """How jobs are run; none of it changes a result."""
+
+    device: str = "cpu"
+    threads: int = 1
+    save_every: float = 10.0
+    overwrite: bool = False
+    tensorboard: bool = False
+
+
+class Event(NamedTuple):
+    """What a job tells the display. ``kind``: start, step, evaluate, done, failed, say."""
+
+    job: Job
+    kind: str
+    step: int = 0
+    loss: float | None = None
+    text: str = ""
+
+
+def find_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    kind = nearest("device", kind, ("auto", "cpu", "cuda"))
+    if index and not (kind == "cuda" and index.isdigit()):
+        raise UserError(f"device is {name!r}; expected auto, cpu, cuda or, say, cuda:0.")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise UserError(
+            f"device is {name!r}, but torch sees {found or 'no'} CUDA device{'s' * (found > 1)}; "
+            "pass --device cpu."
+        )
+    return torch.device(name)
+
+
+def group_size(cell: Cell, device: torch.device) -> int:
+    """How many runs to train as one: as many as the cache, or the device, has room for."""
+    return max(1, ROOM[device.type] // cell.footprint)
+
+
+def jobs_of(
+    experiment: str, name: str, cell: Cell, count: int, out: Path, device: torch.device
+) -> list[Job]:
+    """Seeds 0 to count - 1. Groups that were begun stay together; the rest is divided anew."""
+    folder = out / name
+    begun = [seeds_of(path) for path in sorted(folder.iterdir())] if folder.is_dir() else []
+    groups = [tuple(seeds) for seeds in begun if seeds]
+    taken = {seed for seeds in groups for seed in seeds}
+    rest = [seed for seed in range(count) if seed not in taken]
+    for block in _neighbours(rest):
+        pieces = math.ceil(len(block) / group_size(cell, device))
+        cuts = [round(i * len(block) / pieces) for i in range(pieces + 1)]
+        groups += [tuple(block[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [
+        Job(experiment, name, cell, seeds, folder / folder_name(list(seeds)))
+        for seeds in groups
+        if seeds[0] < count
+    ]
+
+
+def _neighbours(seeds: list[int]) -> list[list[int]]:
+    blocks: list[list[int]] = []
+    for seed in seeds:
+        if blocks and blocks[-1][-1] == seed - 1:
+            blocks[-1].append(seed)
+        else:
+            blocks.append([seed])
+    return blocks
+
+
+def perform(job: Job, options: Options, post: Callable[[Event], None]) -> bool:
+    """Bring one job to its result; False where it failed."""
+    device = torch.device(options.device)
+    folder = RunFolder(job.path, lambda text: post(Event(job, "say", text=text)))
+    try:
+        with folder.claim(job.config, overwrite=options.overwrite):
+            if folder.finished:
+                post(Event(job, "done", text="was finished"))
+                return True
+            post(Event(job, "start"))
+            chart = writer(job.path, job.seeds) if options.tensorboard else None
+
+            def report(step: int, losses: list[float] | None) -> None:
+                if losses is None:
+                    return post(Event(job, "evaluate", step))
+                if chart:
+                    chart(step, losses)
+                post(Event(job, "step", step, sum(losses) / len(losses)))
+
+            began = time.monotonic()
+            trainer.run(job.cell, job.seeds, device, folder, report, save_every=options.save_every)
+            post(Event(job, "done", job.cell.steps, text=f"{time.monotonic() - began:.0f} s"))
+            return True
+    except UserError as error:
+        post(Event(job, "failed", text=str(error)))
+    except OSError as error:
+        if error.errno not in STORAGE_ERRORS:
+            raise
+        post(
+            Event(
+                job,
+                "failed",
+                text=f"cannot write {job.path}: {error.strerror}; the last saved "
+                "state is whole, so make room and run the same command again.",
+            )
+        )
+    except Exception:  # a defect in one cell must not take the others with it
+        post(Event(job, "failed", text=traceback.format_exc()))
+    return False
+
+
+def launch(
+    jobs: list[Job], options: Options, workers: int, handle: Callable[[Event], None]
+) -> list[Job]:
+    """Run the jobs, the largest first; return those that failed."""
+    jobs = sorted(jobs, key=_effort, reverse=True)
+    workers = max(1, min(workers, len(jobs)))
+    cores = len(os.sched_getaffinity(0))
+    options = replace(options, threads=max(1, cores // workers))
+    if workers == 1:
+        torch.set_num_threads(options.threads)
+        return [job for job in jobs if not perform(job, options, handle)]
+    return _launch_processes(jobs, options, workers, handle)
+
+
+def _launch_processes(jobs, options, workers, handle) -> list[Job]:
+    context = multiprocessing.get_context("spawn")
+    events = context.SimpleQueue()
+    pool = ProcessPoolExecutor(
+        workers, context, initializer=_begin_worker, initargs=(events, options.threads, os.getpid())
+    )
+    try:
+        futures = {pool.submit(_work, job, options): job for job in jobs}
+        while not all(future.done() for future in futures):
+            while not events.empty():
+                handle(events.get())
+            time.sleep(0.05)
+        while not events.empty():
+            handle(events.get())
+        failed = []
+        for future, job in futures.items():
+            if error := future.exception():  # the process itself died
+                handle(Event(job, "failed", text=f"its process ended: {error}"))
+                failed.append(job)
+            elif not future.result():
+                failed.append(job)
+        return failed
+    except KeyboardInterrupt:
+        for process in list(pool._processes.values()):
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_post: Callable[[Event], None] | None = None
+
+
+def _begin_worker(events, threads: int, parent: int) -> None:
+    global _post
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    torch.set_num_threads(threads)
+
+    def post(event: Event) -> None:
+        if os.getppid() != parent:  # nobody is left to work for
+            os._exit(1)
+        events.put(event)
+
+    _post = post
+
+
+def _work(job: Job, options: Options) -> bool:
+    return perform(job, options, _post)
+
+
+def _effort(job: Job) -> int:
+    return job.cell.steps * job.cell.footprint * len(job.seeds)
