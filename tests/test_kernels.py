@@ -16,6 +16,7 @@ import fspool
 from fspool.functional import dispatch, fspool_vjp, fsunpool, relaxed_sort
 from fspool.functional import fspool as pool_function
 from fspool.kernels import chunks
+from fspool.kernels import permutation as permutation_kernels
 from fspool.kernels import pool as pool_kernels
 from fspool.kernels import relaxed_sort as relaxed_kernels
 from fspool.kernels.operator import SHARED
@@ -182,6 +183,21 @@ def test_a_replica_is_the_single_run_and_chunks_leave_no_trace(
             torch.testing.assert_close(a[g], b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("n", [16, 128, 342])
+def test_a_stored_permutation_is_right_to_a_millionth(n):
+    x, v = torch.randn(4, n, 4) + 0.5, torch.randn(4, n, 4)
+    y, order = relaxed_sort(x, temperature=1.0, return_order=True)
+    assert order.p is not None
+    exact, exact_order = by_definition(
+        lambda: relaxed_sort(x.double(), temperature=1.0, return_order=True)
+    )
+    assert relative_error(y, exact) < 1e-6
+    assert (
+        relative_error(order.unsort(v), by_definition(lambda: exact_order.unsort(v.double())))
+        < 1e-6
+    )
+
+
 @pytest.mark.usefixtures("walking")
 @pytest.mark.parametrize("n", [342, 1024])
 def test_relaxed_sort_is_right_to_a_hundred_thousandth_alone_padded_and_packed(n):
@@ -207,11 +223,13 @@ def test_relaxed_sort_is_right_to_a_hundred_thousandth_alone_padded_and_packed(n
     assert torch.equal(packed, alone[0])
 
 
-@pytest.mark.usefixtures("walking")
+@pytest.mark.parametrize("how", ["walking", "stored"])
 @pytest.mark.parametrize("temperature", [0.01, 1.0, 100.0])
 @pytest.mark.parametrize("kind", ["random", "ties", "equal"])
 @pytest.mark.parametrize("n", [1, 2, 3, 40, 130])
-def test_relaxed_gradients_are_those_of_the_definition(n, kind, temperature):
+def test_relaxed_gradients_are_those_of_the_definition(n, kind, temperature, how, request):
+    if how == "walking":
+        request.getfixturevalue("walking")
     for name, x, keywords in layouts_of(make_x((4, n, 3), kind).double()):
         weight, other = torch.randn(2, 3, 4, dtype=torch.float64)
 
@@ -285,6 +303,10 @@ def operator_calls():
             tail = (torch.tensor(0.5).double(), None, *sets[1:])
             projected, normaliser = relaxed_kernels.sort(values, data, *tail)
             tail = (torch.tensor(0.5).double(), normaliser, *sets[1:])
+            if sets == (None, None, None):
+                p = permutation_kernels.permutation(values, tail[0])
+                yield "permutation", (values, tail[0])
+                yield "permutation_pull", (values, tail[0], p, torch.randn_like(p))
             yield "relaxed_sort", (values, data, *tail)
             yield "relaxed_unsort", (values, data, *tail)
             yield "relaxed_slope", (values, projected, data, projected, *tail)

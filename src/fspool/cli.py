@@ -71,8 +71,9 @@ def run(
     save_every: Annotated[float, typer.Option(min=0, help="Seconds between saved states.")] = 10.0,
     tensorboard: Annotated[bool, typer.Option(help="Also write loss curves for it.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace runs of other settings.")] = False,
+    page: Annotated[bool, typer.Option(help="Write report.html into the folder.")] = True,
 ) -> None:
-    """Run an experiment, or go on with it, and print its tables beside the published ones.
+    """Run an experiment, or go on with it: tables beside the published ones, and a page.
 
     Finished runs are kept, runs that were stopped continue where they were.
     """
@@ -92,10 +93,18 @@ def run(
     )
     workers = workers or (len(os.sched_getaffinity(0)) if where.type == "cpu" else 1)
     failed = watch(jobs, options, workers)
-    report.render_terminal(report.collect(out), console)
+    if len(failed) < len(jobs):
+        show(report.collect(out), out / "report.html" if page else None)
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} groups of runs failed; see above.")
-    console.print(f"Now: fspool report {out}", highlight=False, soft_wrap=True)
+
+
+def show(results: report.Collection, page: Path | None) -> None:
+    """Tables in the terminal, the rest on a page."""
+    report.render_terminal(results, console)
+    if page:
+        report.write_page(results, page)
+        console.print(f"Open {page} in a browser.", highlight=False, soft_wrap=True)
 
 
 def watch(jobs: list[Job], options: Options, workers: int) -> list[Job]:
@@ -168,17 +177,13 @@ def make_report(
     ] = None,
 ) -> None:
     """Tables beside the paper's, and one page with tables, curves and figures."""
-    records = report.collect(folder)
-    if compact or markdown:
-        if compact:
-            report.compact(records, compact)
-        if markdown:
-            report.write_markdown(records, markdown)
-        return
-    report.render_terminal(records, console)
-    page = page or (folder if folder.is_dir() else folder.parent) / "report.html"
-    report.write_page(records, page)
-    console.print(f"Open {page} in a browser.", highlight=False, soft_wrap=True)
+    results = report.collect(folder)
+    if compact:
+        report.compact(results, compact)
+    if markdown:
+        report.write_markdown(results, markdown)
+    if not (compact or markdown):
+        show(results, page or (folder if folder.is_dir() else folder.parent) / "report.html")
 
 
 @app.command()

@@ -1,7 +1,8 @@
 """P of a small relaxed sort on the CPU: built once, with its gradient written out.
 
 Autograd of the definition stores and walks some twenty arrays of the size of P; this is four there
-and four back. The values come sorted, so without ties the signs of all differences are known.
+and four back. The values come sorted, so the sums of distances are running sums and, without ties,
+the signs of all differences are known. Logits are differences of large numbers: float64 for them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from .operator import differentiate, operator
 
 
 def _permutation(values: Tensor, temperature: Tensor) -> Tensor:
-    scale = _scale(values)
-    p = values.unsqueeze(-2) - values.unsqueeze(-3)
-    distance = p.abs_().sum(-2)
-    torch.mul(scale.unsqueeze(-1), values.unsqueeze(-3), out=p)
-    return p.sub_(distance.unsqueeze(-3)).div_(temperature.to(p.dtype)).softmax(-2)
+    s = values.double() / temperature
+    scale = _scale(s)
+    running = s.cumsum(-2)
+    distance = 2 * running - running[..., -1:, :] + (scale - 1) * s
+    logits = scale.unsqueeze(-1) * s.unsqueeze(-3)
+    logits -= distance.unsqueeze(-3)
+    logits -= (scale * s - distance).unsqueeze(-2)  # 0 on the diagonal
+    return logits.to(values.dtype).softmax(-2)
 
 
 def _pull(values: Tensor, temperature: Tensor, p: Tensor, dp: Tensor) -> Tensor:

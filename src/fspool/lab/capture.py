@@ -27,13 +27,14 @@ def captured(
         for _ in range(WARM_UP):
             output = forward(batch)
             update(output, batch, match(output, batch))
+            del output  # what autograd keeps of the warm-up must not reach into the recording
     torch.cuda.current_stream().wait_stream(stream)
     there, back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(there):
+    with torch.cuda.graph(there, stream=stream):
         output = forward(batch)
     there.replay()  # recording alone computes nothing
     matched = match(output, batch)
-    with torch.cuda.graph(back, pool=there.pool()):
+    with torch.cuda.graph(back, pool=there.pool(), stream=stream):
         update(output, batch, matched)
     for value, old in zip(changed, before, strict=True):
         value.copy_(old)

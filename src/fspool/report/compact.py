@@ -1,0 +1,97 @@
+"""All results in one small JSON file, to be committed: the same tables come out of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from ..lab import storage
+from .records import Collection, Plan, Point, Record, shorten, split_origin
+from .saving import save
+
+FORMAT = "fspool results 1"
+POINTS = 64  # of a loss curve, at most
+CURVE_DIGITS = 3
+
+
+def compact(collection: Collection, path: Path | str) -> None:
+    """Write settings, seeds, metrics, a thinned loss curve and provenance of every cell."""
+    machines: list[dict] = []  # the same for many cells, so written once
+    cells = [_cell(record, machines) for record in collection]
+    data = {
+        "format": FORMAT,
+        "plans": [asdict(plan) for plan in collection.plans],
+        "unfinished": collection.unfinished,
+        "damaged": collection.damaged,
+        "machines": machines,
+        "cells": cells,
+    }
+    data = json.loads(json.dumps(data))  # as it will be read, for the checksum
+    text = json.dumps({**data, storage.KEY: storage._digest(data)}, indent=1)
+    save(path, _one_line_lists(text) + "\n")
+
+
+def read_compact(data: dict) -> Collection:
+    """What :func:`compact` wrote."""
+    return Collection(
+        [_record(cell, data["machines"]) for cell in data["cells"]],
+        [Plan(**plan) for plan in data["plans"]],
+        data["unfinished"],
+        data["damaged"],
+    )
+
+
+def _cell(record: Record, machines: list[dict]) -> dict:
+    curve = [_round(point) for point in _thinned(record.curve)]
+    return {
+        "experiment": record.experiment,
+        "name": record.name,
+        "settings": record.settings,
+        "seeds": record.seeds,
+        "metrics": record.metrics,
+        "curve": {name: [getattr(p, name) for p in curve] for name in Point._fields},
+        "groups": [_group(origin, machines) for origin in record.origins],
+    }
+
+
+def _record(cell: dict, machines: list[dict]) -> Record:
+    columns = [cell["curve"][name] for name in Point._fields]
+    return Record(
+        cell["experiment"],
+        cell["name"],
+        cell["settings"],
+        cell["seeds"],
+        cell["metrics"],
+        [Point(*values) for values in zip(*columns, strict=True)],
+        [machines[group["machine"]] | split_origin(group)[1] for group in cell["groups"]],
+    )
+
+
+def _group(origin: dict, machines: list[dict]) -> dict:
+    machine, own = split_origin(origin)
+    if machine not in machines:
+        machines.append(machine)
+    return {"machine": machines.index(machine)} | own
+
+
+def _thinned(curve: list[Point]) -> list[Point]:
+    """Evenly, first and last point included."""
+    last = len(curve) - 1
+    if last < POINTS:
+        return curve
+    return [curve[round(i * last / (POINTS - 1))] for i in range(POINTS)]
+
+
+def _round(point: Point) -> Point:
+    return Point(point.step, *(shorten(float(value), CURVE_DIGITS) for value in point[1:]))
+
+
+def _one_line_lists(text: str) -> str:
+    """Lists of numbers on one line each: readable, and a changed number is a changed line.
+
+    No string is touched: there is no bare line break in one.
+    """
+    pattern = r"\[\n\s*([\s\d.,e+\-nul]*?)\s*\]"
+    return re.sub(pattern, lambda match: f"[{' '.join(match[1].split())}]", text)

@@ -1,0 +1,132 @@
+"""What the report knows: one record a cell, all its seeds together, and what could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..experiments import Experiment, find
+from ..lab import storage
+
+DIGITS = 7  # significant ones of a measurement: one more than the paper's longest number has
+
+
+class Point(NamedTuple):
+    """The loss at one step, over seeds."""
+
+    step: int
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """The finished runs of one cell."""
+
+    experiment: str
+    name: str
+    settings: dict
+    seeds: list[int]
+    metrics: dict[str, list[float | None]]  # one for every seed; None: never reached, or diverged
+    curve: list[Point]
+    origins: list[dict]  # provenance, one for every group of seeds
+    folder: Path | None = None  # of the group with the first seed, where there are run folders
+    problems: list[str] = field(default_factory=list)
+
+    @cached_property
+    def arrays(self) -> dict[str, Tensor]:
+        """What the first seed put out."""
+        return self._tensors("arrays.safetensors")
+
+    @cached_property
+    def weights(self) -> dict[str, Tensor]:
+        """Trained parameters, (G, ...) over the seeds of the first group."""
+        return self._tensors("model.safetensors")
+
+    def _tensors(self, name: str) -> dict[str, Tensor]:
+        if self.folder is None or not (self.folder / name).exists():
+            return {}
+        try:
+            return storage.read_tensors(self.folder / name)[0]
+        except (storage.Damaged, OSError) as error:
+            self.problems.append(f"{error}; the figures go without it.")
+            return {}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for."""
+
+    experiment: str
+    preset: str
+    seeds: int
+    cells: list[str]
+
+    @property
+    def command(self) -> str:
+        text = f"fspool run {self.experiment} --preset {self.preset} --seeds {self.seeds}"
+        return text.replace("`", "'")  # it stands between such signs in Markdown
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The records of one or more experiments, and what is not among them."""
+
+    records: list[Record]
+    plans: list[Plan] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)  # sentences
+    damaged: list[str] = field(default_factory=list)  # sentences
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        return [find(name) for name in dict.fromkeys(record.experiment for record in self)]
+
+    @property
+    def problems(self) -> list[str]:
+        """All that is damaged, what was found while drawing included."""
+        return [*self.damaged, *(text for record in self for text in record.problems)]
+
+    def of(self, experiment: str) -> dict[str, Record]:
+        """The records of an experiment by name."""
+        return {record.name: record for record in self if record.experiment == experiment}
+
+    def planned(self, experiment: str) -> set[str]:
+        """Names of the cells that were asked for."""
+        return {name for plan in self.plans if plan.experiment == experiment for name in plan.cells}
+
+    @property
+    def missing(self) -> list[str]:
+        """Cells that were asked for and have no, or not enough, finished runs; in words."""
+        texts = []
+        for plan in self.plans:
+            records = self.of(plan.experiment)
+            for name in plan.cells:
+                seeds = records[name].seeds if name in records else []
+                done = sum(seed < plan.seeds for seed in seeds)
+                if done < plan.seeds:
+                    texts.append(f"{name}: {done} of {plan.seeds} runs are finished.")
+        return texts
+
+
+def shorten(value: float | None, digits: int = DIGITS) -> float | None:
+    """To some significant digits. Run folders and compact files are read alike, to the last bit."""
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
+def split_origin(origin: dict) -> tuple[dict, dict]:
+    """Provenance: what all groups of runs of a machine share, and what is a group's own."""
+    own = {key: origin[key] for key in ("runs", "seconds", "steps") if key in origin}
+    shared = ("device", "threads", "versions", "commit", "date")
+    return {key: origin[key] for key in shared if key in origin}, own

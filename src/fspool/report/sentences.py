@@ -1,0 +1,69 @@
+"""What the report says in words, the same on a terminal, in Markdown and on the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .records import Collection, Record
+from .tables import Grid
+from .verdicts import AHEAD, BEHIND, LEVEL
+
+RULE = (
+    "Each number is the mean over seeds, ± the sample standard deviation. Level means that it "
+    "differs from the published number by at most 2 √(s² + p²) plus one unit of the last printed "
+    "digit, where s is our standard deviation and p the published one, 0 where none is published. "
+    "What is not trained has the same s and p: the error of one evaluation. A closed form is "
+    "compared with the standard error of our mean. Ahead and behind: less, or more, than that."
+)
+
+
+def verdict_sentence(grids: list[Grid]) -> str:
+    """How many of the paper's numbers were met; empty where there are none to meet."""
+    of_paper = [grid for grid in grids if grid.published]
+    counts = sum((grid.verdicts() for grid in of_paper), Counter())
+    if not counts:
+        return ""
+    text = f"Beside the paper's {counts.total()} numbers for these cells: {_counted(counts)}."
+    lead = of_paper[0].lead
+    own = sum((grid.verdicts(lead) for grid in of_paper), Counter())
+    return f"{text} {lead} alone: {_counted(own)}." if own else text
+
+
+def _counted(counts: Counter) -> str:
+    return ", ".join(f"{counts[word]} {word}" for word in (LEVEL, AHEAD, BEHIND) if counts[word])
+
+
+def how_made(records: list[Record], collection: Collection, code: str = "") -> str:
+    """Machine, commit and command, in a sentence or two."""
+    origins = [origin for record in records for origin in record.origins]
+    runs = sum(len(record.seeds) for record in records)
+    seconds = sum(sum(origin.get("seconds", {}).values()) for origin in origins)
+    text = f"{len(records)} cells, {runs} runs, {duration(seconds)}"
+    if devices := _list(origins, "device"):
+        text += f" on {devices}"
+    if torches := _list([origin.get("versions", {}) for origin in origins], "torch"):
+        text += f" with torch {torches}"
+    if commits := _list(origins, "commit"):
+        text += f", at commit {commits}"
+    if dates := sorted({origin["date"] for origin in origins if origin.get("date")}):
+        text += f", {dates[0]}" if len(dates) == 1 else f", {dates[0]} to {dates[-1]}"
+    plans = [plan for plan in collection.plans if plan.experiment == records[0].experiment]
+    made = " and ".join(f"{code}{plan.command}{code}" for plan in plans)
+    return f"{text}. Made by {made}." if made else f"{text}."
+
+
+def _list(origins: list[dict], key: str) -> str:
+    return ", ".join(sorted({str(origin[key]) for origin in origins if origin.get(key)}))
+
+
+def duration(seconds: float) -> str:
+    for size, name in ((3600, "hour"), (60, "minute")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {name}s"
+    count = max(1, round(seconds))
+    return f"{count} second{'s' * (count > 1)}"
+
+
+def gaps(collection: Collection) -> list[str]:
+    """What was asked for and is not there, and what could not be read."""
+    return [*collection.missing, *collection.unfinished, *collection.problems]

@@ -1,0 +1,74 @@
+"""Is a measured number level with a published one?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from decimal import Decimal
+
+LEVEL, AHEAD, BEHIND = "level", "ahead", "behind"
+ABOVE, BELOW = "above", "below"  # of a closed form, which nobody can be ahead of
+SLACK = 1e-9  # a difference that is exactly allowed is level in binary numbers too
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One number a seed; None where a run diverged or did not arrive."""
+
+    values: tuple[float | None, ...]
+
+    @property
+    def good(self) -> list[float]:
+        return [value for value in self.values if value is not None and math.isfinite(value)]
+
+    @property
+    def complete(self) -> bool:
+        return len(self.good) == len(self.values)
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.good)
+
+    @property
+    def spread(self) -> float:
+        """Sample standard deviation; 0 for a single run, of which nothing is known."""
+        return statistics.stdev(self.good) if len(self.good) > 1 else 0.0
+
+    @property
+    def worst(self) -> float:
+        """The largest: less is better. A run that diverged is worse than any number."""
+        return max(self.good) if self.complete else math.inf
+
+
+def unit(printed: str) -> float:
+    """One unit of the last digit of a printed number."""
+    return 10.0 ** Decimal(printed).as_tuple().exponent
+
+
+def against_published(sample: Sample, printed: str, *, trained: bool) -> str:
+    """Less is better. What is published has no standard deviation, so 0 stands for it.
+
+    What is not trained differs between seeds only as much as its evaluation is inexact, and the
+    published evaluation was as inexact.
+    """
+    if not sample.complete:
+        return BEHIND  # its mean is infinite
+    known = 0.0 if trained else sample.spread
+    allowed = 2 * math.hypot(known, sample.spread) + unit(printed)
+    difference = sample.mean - float(printed)
+    return _judge(difference, allowed, (BEHIND, AHEAD))
+
+
+def against_closed_form(sample: Sample, value: float, digits: int) -> str:
+    """By the standard error of our mean, and one unit of the last digit that we print."""
+    if not sample.complete:
+        return ABOVE
+    allowed = 2 * sample.spread / math.sqrt(len(sample.values)) + 10.0**-digits
+    return _judge(sample.mean - value, allowed, (ABOVE, BELOW))
+
+
+def _judge(difference: float, allowed: float, words: tuple[str, str]) -> str:
+    if abs(difference) <= allowed + SLACK * max(1.0, allowed):
+        return LEVEL
+    return words[0] if difference > 0 else words[1]
