@@ -21,7 +21,8 @@ def derive(curve: list[dict]) -> dict[str, list]:
     runs = len(curve[0]["loss"]) if curve else 0
 
     def first(run: int, mark: float) -> int | None:
-        return next((r["step"] for r in curve if (r["loss"][run] or math.inf) < mark), None)
+        losses = ((record["step"], record["loss"][run]) for record in curve)
+        return next((step for step, loss in losses if loss is not None and loss < mark), None)
 
     return {name: [first(run, mark) for run in range(runs)] for name, mark in REACH.items()}
 

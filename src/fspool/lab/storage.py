@@ -42,14 +42,14 @@ def write(path: Path, content: bytes) -> None:
 def write_json(path: Path, data: dict) -> None:
     """With a checksum of its content; numbers that JSON does not have become null."""
     data = _plain(data)
-    write(path, (json.dumps({**data, KEY: _digest(data)}, indent=1) + "\n").encode())
+    write(path, (json.dumps({**data, KEY: digest(data)}, indent=1) + "\n").encode())
 
 
 def read_json(path: Path) -> dict:
     """What :func:`write_json` wrote, or :class:`Damaged`."""
     try:
         data = json.loads(path.read_bytes())
-        if not isinstance(data, dict) or data.pop(KEY, None) != _digest(data):
+        if not isinstance(data, dict) or data.pop(KEY, None) != digest(data):
             raise Damaged(f"{path} does not match its checksum")
     except ValueError as error:
         raise Damaged(f"{path} is not JSON: {error}") from None
@@ -58,7 +58,8 @@ def read_json(path: Path) -> dict:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict | None = None) -> None:
     """Tensors by name with a note in JSON, in safetensors format with a checksum."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    plain = torch.contiguous_format  # copies: safetensors does not take tensors that share memory
+    tensors = {name: t.detach().cpu().clone(memory_format=plain) for name, t in tensors.items()}
     text = json.dumps(_plain(notes or {}))
     write(path, save(tensors, {"notes": text, KEY: _digest_tensors(tensors, text)}))
 
@@ -109,7 +110,7 @@ def _plain(value):
     return value
 
 
-def _digest(data: dict) -> str:
+def digest(data: dict) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 

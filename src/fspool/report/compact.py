@@ -29,7 +29,7 @@ def compact(collection: Collection, path: Path | str) -> None:
         "cells": cells,
     }
     data = json.loads(json.dumps(data))  # as it will be read, for the checksum
-    text = json.dumps({**data, storage.KEY: storage._digest(data)}, indent=1)
+    text = json.dumps({**data, storage.KEY: storage.digest(data)}, indent=1)
     save(path, _one_line_lists(text) + "\n")
 
 
