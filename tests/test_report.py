@@ -12,6 +12,7 @@ from html import unescape
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from rich.console import Console
 
 from fspool import report
@@ -568,10 +569,22 @@ def test_figures_are_whole_and_follow_the_page(whole):
 
 
 def test_a_page_without_run_folders_says_so(tmp_path):
-    write_all(tmp_path / "runs", (4,))
+    write_all(tmp_path / "runs", (8,))
     report.compact(report.collect(tmp_path / "runs"), tmp_path / "polygons.json")
     text = page(report.collect(tmp_path / "polygons.json"))
     assert "they are not part of this report" in text
     assert 'id="slider"' not in text
     assert "<h2>Training</h2>" in text
     assert "<h2>Reconstructions</h2>" not in text
+
+
+def test_a_compact_file_keeps_the_turning_square(tmp_path):
+    write_all(tmp_path / "runs", (4,))
+    found = report.collect(tmp_path / "runs")
+    report.compact(found, tmp_path / "polygons.json")
+    again = report.collect(tmp_path / "polygons.json")
+    assert 'id="slider"' in page(again)
+    full, kept = (c.of("polygons")["fspool-n4"].arrays["sweep"] for c in (found, again))
+    step = len(full) // len(kept)
+    assert len(kept) == min(len(full), 360) and len(full) == step * len(kept)
+    torch.testing.assert_close(kept, full[::step], rtol=0, atol=5.1e-4)

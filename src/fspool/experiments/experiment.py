@@ -56,6 +56,7 @@ class Experiment:
     seeds: dict[str, int]  # runs of every cell, by preset
     settable: tuple[str, ...]  # settings that a user may change; the others make a cell what it is
     tables: tuple[Table, ...] = ()
+    shown: tuple[str, ...] = ()  # cells whose figures are kept with the results
     derive: Callable[[list[dict]], dict[str, list]] = lambda curve: {}  # metrics from a loss curve
 
     def preset(self, name: str) -> dict[str, Cell]:

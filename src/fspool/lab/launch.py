@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
 import torch
@@ -24,7 +25,10 @@ from .runs import FORMAT, RunFolder, folder_name, seeds_of
 from .tensorboard import writer
 
 ROOM = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the largest tensor of a group
-STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+STORAGE_ERRORS = {
+    getattr(errno, name)
+    for name in "ENOSPC EDQUOT EFBIG EIO EROFS EACCES EPERM EEXIST ENOTDIR EISDIR".split()
+}
 
 
 @dataclass(frozen=True)
@@ -147,22 +151,21 @@ def perform(job: Job, options: Options, post: Callable[[Event], None]) -> bool:
             trainer.run(job.cell, job.seeds, device, folder, report, save_every=options.save_every)
             post(Event(job, "done", job.cell.steps, text=f"{time.monotonic() - began:.0f} s"))
             return True
-    except UserError as error:
-        post(Event(job, "failed", text=str(error)))
-    except OSError as error:
-        if error.errno not in STORAGE_ERRORS:
-            raise
-        post(
-            Event(
-                job,
-                "failed",
-                text=f"cannot write {job.path}: {error.strerror}; the last saved "
-                "state is whole, so make room and run the same command again.",
-            )
-        )
-    except Exception:  # a defect in one cell must not take the others with it
-        post(Event(job, "failed", text=traceback.format_exc()))
+    except Exception as error:  # a defect in one cell must not take the others with it
+        post(Event(job, "failed", text=_explain(error, job.path)))
     return False
+
+
+def _explain(error: Exception, path: Path) -> str:
+    """A sentence where the user can put it right, the whole story of a defect."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in STORAGE_ERRORS:
+        return (
+            f"cannot write {path}: {error.strerror}; the last saved state is whole, so put that "
+            "right and run the same command again."
+        )
+    return traceback.format_exc()
 
 
 def launch(
@@ -172,7 +175,8 @@ def launch(
     jobs = sorted(jobs, key=_effort, reverse=True)
     workers = max(1, min(workers, len(jobs)))
     cores = len(os.sched_getaffinity(0))
-    options = replace(options, threads=max(1, cores // workers))
+    threads = min(torch.get_num_threads(), cores // workers)  # OMP_NUM_THREADS may ask for less
+    options = replace(options, threads=max(1, threads))
     if workers == 1:
         torch.set_num_threads(options.threads)
         return [job for job in jobs if not perform(job, options, handle)]
@@ -183,10 +187,10 @@ def _launch_processes(jobs, options, workers, handle) -> list[Job]:
     context = multiprocessing.get_context("spawn")
     events = context.SimpleQueue()
     pool = ProcessPoolExecutor(
-        workers, context, initializer=_begin_worker, initargs=(events, options.threads, os.getpid())
+        workers, context, initializer=_begin_worker, initargs=(events, options.threads)
     )
     try:
-        futures = {pool.submit(_work, job, options): job for job in jobs}
+        futures = _submit(pool, jobs, options)
         while not all(future.done() for future in futures):
             while not events.empty():
                 handle(events.get())
@@ -209,20 +213,29 @@ def _launch_processes(jobs, options, workers, handle) -> list[Job]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def _submit(pool: ProcessPoolExecutor, jobs: list[Job], options: Options) -> dict:
+    """Processes inherit that Ctrl-C is held back: it is for the parent, however early it comes."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return {pool.submit(_work, job, options): job for job in jobs}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _post: Callable[[Event], None] | None = None
 
 
-def _begin_worker(events, threads: int, parent: int) -> None:
+def _begin_worker(events, threads: int) -> None:
     global _post
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    _post = events.put
     torch.set_num_threads(threads)
+    Thread(target=_end_with_parent, daemon=True).start()
 
-    def post(event: Event) -> None:
-        if os.getppid() != parent:  # nobody is left to work for
-            os._exit(1)
-        events.put(event)
 
-    _post = post
+def _end_with_parent() -> None:
+    """Whether it works or waits: nobody is left to work for, and others want the folder."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def _work(job: Job, options: Options) -> bool:

@@ -61,6 +61,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as lock:
             self._wait_for(lock)
+            for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
+                part.unlink()
             found = self.config()
             if found is None and self._has_work():
                 self.say(f"{self.path} has lost its config.json; starting it again.")
@@ -96,7 +98,7 @@ class RunFolder:
 
     def log(self, record: dict) -> None:
         with open(self.path / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(_line(record))
 
     def finish(
         self, model: dict[str, Tensor], evaluation: Evaluation, curve: list, provenance: dict
@@ -127,16 +129,14 @@ class RunFolder:
     def _rewrite_metrics(self, curve: list[dict]) -> None:
         """From the state, which has a checksum: a torn last line, or worse, cannot last."""
         path = self.path / "metrics.jsonl"
-        lines = [json.dumps(record) for record in curve]
-        if path.exists():
-            found = path.read_bytes().decode(errors="replace").splitlines()
-            if found[: len(lines)] != lines:
-                self.say(f"{path} is damaged; it is now {storage.set_aside(path).name}.")
-        storage.write(path, "".join(line + "\n" for line in lines).encode())
+        content = "".join(map(_line, curve)).encode()
+        if path.exists() and not path.read_bytes().startswith(content):
+            self.say(f"{path} is damaged; it is now {storage.set_aside(path).name}.")
+        storage.write(path, content)
 
     def _clear(self) -> None:
         for path in self.path.iterdir():
-            if path.name != "lock":
+            if path.name != "lock" and ".damaged-" not in path.name:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _wait_for(self, lock) -> None:
@@ -151,6 +151,10 @@ class RunFolder:
                         "or choose another --out."
                     ) from None
                 time.sleep(0.1)
+
+
+def _line(record: dict) -> str:
+    return json.dumps(storage.plain(record)) + "\n"
 
 
 def differing(found: dict, wanted: dict, where: str = "") -> str:

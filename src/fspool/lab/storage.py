@@ -41,7 +41,7 @@ def write(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, data: dict) -> None:
     """With a checksum of its content; numbers that JSON does not have become null."""
-    data = _plain(data)
+    data = plain(data)
     write(path, (json.dumps({**data, KEY: digest(data)}, indent=1) + "\n").encode())
 
 
@@ -58,9 +58,9 @@ def read_json(path: Path) -> dict:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict | None = None) -> None:
     """Tensors by name with a note in JSON, in safetensors format with a checksum."""
-    plain = torch.contiguous_format  # copies: safetensors does not take tensors that share memory
-    tensors = {name: t.detach().cpu().clone(memory_format=plain) for name, t in tensors.items()}
-    text = json.dumps(_plain(notes or {}))
+    form = torch.contiguous_format  # copies: safetensors does not take tensors that share memory
+    tensors = {name: t.detach().cpu().clone(memory_format=form) for name, t in tensors.items()}
+    text = json.dumps(plain(notes or {}))
     write(path, save(tensors, {"notes": text, KEY: _digest_tensors(tensors, text)}))
 
 
@@ -99,12 +99,12 @@ def read_or_set_aside(path: Path, reader: Callable[[Path], object], say: Callabl
         return None
 
 
-def _plain(value):
-    """Only what JSON has."""
+def plain(value):
+    """Only what JSON has; null for the numbers that it has not."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+from ..experiments import EXPERIMENTS
 from ..lab import storage
 from .records import Collection, Plan, Point, Record, shorten, split_origin
 from .saving import save
@@ -14,6 +15,7 @@ from .saving import save
 FORMAT = "fspool results 1"
 POINTS = 64  # of a loss curve, at most
 CURVE_DIGITS = 3
+ROWS, DECIMALS = 360, 3  # of the arrays that a figure needs
 
 
 def compact(collection: Collection, path: Path | str) -> None:
@@ -52,6 +54,7 @@ def _cell(record: Record, machines: list[dict]) -> dict:
         "seeds": record.seeds,
         "metrics": record.metrics,
         "curve": {name: [getattr(p, name) for p in curve] for name in Point._fields},
+        "arrays": _arrays(record),
         "groups": [_group(origin, machines) for origin in record.origins],
     }
 
@@ -66,7 +69,20 @@ def _record(cell: dict, machines: list[dict]) -> Record:
         cell["metrics"],
         [Point(*values) for values in zip(*columns, strict=True)],
         [machines[group["machine"]] | split_origin(group)[1] for group in cell["groups"]],
+        kept=cell["arrays"],
     )
+
+
+def _arrays(record: Record) -> dict[str, dict]:
+    """Of the cells that are worth it, thinned to so many rows, evenly: a turn stays a turn."""
+    experiment = EXPERIMENTS.get(record.experiment)
+    if experiment is None or record.name not in experiment.shown:
+        return {}
+    kept = {}
+    for name, rows in record.arrays.items():
+        rows = rows[:: max(1, len(rows) // ROWS)].double().round(decimals=DECIMALS)
+        kept[name] = {"shape": list(rows.shape), "values": rows.flatten().tolist()}
+    return kept
 
 
 def _group(origin: dict, machines: list[dict]) -> dict:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..experiments import Experiment, find
@@ -38,10 +39,13 @@ class Record:
     origins: list[dict]  # provenance, one for every group of seeds
     folder: Path | None = None  # of the group with the first seed, where there are run folders
     problems: list[str] = field(default_factory=list)
+    kept: dict[str, dict] = field(default_factory=dict)  # arrays, where there are no run folders
 
     @cached_property
     def arrays(self) -> dict[str, Tensor]:
         """What the first seed put out."""
+        if self.folder is None:
+            return {k: torch.tensor(v["values"]).reshape(v["shape"]) for k, v in self.kept.items()}
         return self._tensors("arrays.safetensors")
 
     @cached_property
