@@ -43,8 +43,9 @@ unit: $(STAMP) chromium ## tests with coverage
 chromium:
 	@command -v chromium >/dev/null || { apt-get -qq update && apt-get -qq install -y chromium >/dev/null; }
 
-results: $(STAMP) ## make RESULTS.md again from the files in results/
+results: $(STAMP) ## make RESULTS.md and the tables of the README again from the files in results/
 	$(VENV)/bin/fspool report results --markdown RESULTS.md
+	$(PY) docs/pictures.py readme
 
 docs: $(STAMP) ## build the pages into docs/_build/html, warnings are errors
 	$(PY) -m sphinx -W --keep-going -b html docs docs/_build/html

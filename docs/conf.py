@@ -20,11 +20,13 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ex
 exclude_patterns = ["_build", "jupyter_execute"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3  # one page may link to a heading of another
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_output_stderr = "remove"  # torch's own notices
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # tables too
 nb_code_prompt_show = "The code of this figure"
 nb_code_prompt_hide = "Hide the code"
 

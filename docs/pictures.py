@@ -1,11 +1,13 @@
-"""The pictures of the README and the docs, drawn with the package itself.
+"""The pictures and tables of the README and the docs, made with the package itself.
 
-``python docs/pictures.py`` writes ``docs/_static/idea.svg``, the same bytes every time.
+``python docs/pictures.py`` writes ``docs/_static/idea.svg``, the same bytes every time, and
+``python docs/pictures.py readme`` fills the table of results in ``README.md``.
 Every page of the docs starts with :func:`page`.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -73,6 +75,98 @@ def _entries(matrix: torch.Tensor):
     for i, row in enumerate(matrix.tolist()):
         for j, value in enumerate(row):
             yield (i, j), value
+
+
+# --------------------------------------------------------------------------------------------------
+# Tables of results
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results" / "polygons" / "paper.json"
+BLOCK = "results:polygons"
+
+TABLES_STYLE = """
+figure.table { margin: 1.5rem 0; }
+figure.table figcaption { text-align: left; color: inherit; }
+figure.table figcaption h3 { margin: 0; padding: 0; font-size: 1.05rem; }
+figure.table figcaption p { margin: 0.15rem 0 0.5rem; font-size: 0.85rem;
+  color: var(--color-foreground-secondary); }
+figure.table .scroll { overflow-x: auto; }
+figure.table table { border-collapse: collapse; font-size: 0.78rem; line-height: 1.35;
+  font-variant-numeric: tabular-nums; }
+figure.table th, figure.table td { padding: 0.35rem 0.4rem; text-align: right; vertical-align: top;
+  border-bottom: 1px solid var(--color-background-border); white-space: nowrap; }
+figure.table th:first-child { text-align: left; white-space: normal; min-width: 7.5rem; }
+figure.table tr.known th, figure.table tr.known td { color: var(--color-foreground-secondary);
+  font-weight: normal; }
+figure.table td span { display: block; }
+figure.table:is([style*=":2"], [style*=":3"]) td span { display: inline; margin-left: 0.3em; }
+figure.table .spread, figure.table .paper, figure.table .reached {
+  color: var(--color-foreground-secondary); }
+figure.table .verdict.level, figure.table .verdict.ahead { color: #2e8b57; }
+figure.table .verdict.behind, figure.table .verdict.above, figure.table .verdict.below {
+  color: #c8553d; }
+"""
+
+
+def show_tables(*grids) -> None:
+    """Filled tables in a notebook."""
+    from IPython.display import HTML, display
+
+    from fspool.report.renderings import html_table
+
+    tables = "".join(html_table(grid) for grid in grids)
+    display(HTML(f"<style>{TABLES_STYLE}</style>{tables}"))
+
+
+def show_rows(head: tuple[str, ...], *rows: tuple[str, ...]) -> None:
+    """A small table in a notebook."""
+    from IPython.display import Markdown, display
+
+    display(Markdown(_markdown(head, *rows)))
+
+
+def _markdown(head: tuple[str, ...], *rows: tuple[str, ...]) -> str:
+    lines = [head, ("---", *("---:",) * (len(head) - 1)), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def results_block() -> str:
+    """The short table of the README: assignment loss of each model, and the paper's in brackets."""
+    from fspool import report
+    from fspool.experiments import find
+    from fspool.report.tables import fill_all
+
+    results = report.collect(RESULTS)
+    title = "Linear assignment loss"
+    grid = next(grid for grid in fill_all(find("polygons"), results) if grid.title == title)
+    rows = [row for row in grid.rows if row.measured]
+    columns = [i for i in range(len(grid.columns)) if all(row.places[i].published for row in rows)]
+    table = _markdown(
+        ("points", *(grid.columns[i] for i in columns)),
+        *(
+            (row.label, *(f"{row.places[i].value} ({row.places[i].published})" for i in columns))
+            for row in rows
+        ),
+    )
+    runs = max(place.runs for row in rows for place in row.places)
+    caption = (
+        f"{title} in hundredths, less is better: the mean of {runs} runs, and in brackets the "
+        "number in the paper. All tables, with standard deviations: [RESULTS.md](RESULTS.md)."
+    )
+    return f"{table}\n\n{caption}"
+
+
+def filled(text: str, block: str, content: str) -> str:
+    """The text with this content between ``<!-- block -->`` and ``<!-- /block -->``."""
+    start, stop = f"<!-- {block} -->", f"<!-- /{block} -->"
+    if text.count(start) != 1 or text.count(stop) != 1:
+        raise SystemExit(f"there is no block {start} ... {stop}; expected exactly one.")
+    pattern = re.compile(f"{re.escape(start)}.*{re.escape(stop)}", re.DOTALL)
+    return pattern.sub(lambda _: f"{start}\n{content}\n{stop}", text)
+
+
+def readme(path: Path = ROOT / "README.md") -> None:
+    path.write_text(filled(path.read_text(), BLOCK, results_block()))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -232,4 +326,9 @@ def _remember(ax) -> None:
 
 
 if __name__ == "__main__":
-    idea(Path(__file__).parent / "_static" / "idea.svg")
+    if sys.argv[1:] == ["readme"]:
+        readme()
+    elif not sys.argv[1:]:
+        idea(Path(__file__).parent / "_static" / "idea.svg")
+    else:
+        raise SystemExit(f"arguments are {sys.argv[1:]}; expected none, or readme.")

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from . import functional, losses, nn, sets
+from . import functional, losses, models, nn, sets
 from .functional import Order
 from .nn import FSPool, FSUnpool
 from .sets import check_values
@@ -11,4 +11,14 @@ if find_spec(f"{__name__}.kernels"):  # without that folder everything runs by i
     from . import kernels  # noqa: F401 - importing it registers the fast operators
 
 __version__ = "0.1.0"
-__all__ = ["FSPool", "FSUnpool", "Order", "check_values", "functional", "losses", "nn", "sets"]
+__all__ = [
+    "FSPool",
+    "FSUnpool",
+    "Order",
+    "check_values",
+    "functional",
+    "losses",
+    "models",
+    "nn",
+    "sets",
+]

@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import os
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +28,7 @@ from .experiments.experiment import PRESETS
 from .lab.cell import Cell
 from .lab.display import display
 from .lab.launch import Job, Options, find_device, jobs_of, launch
-from .lab.storage import write_json
+from .lab.storage import Damaged, read_json, write_json
 
 app = typer.Typer(
     help="The experiments of the FSPool paper, each as one command.",
@@ -92,7 +93,12 @@ def run(
         device=str(where), save_every=save_every, tensorboard=tensorboard, overwrite=overwrite
     )
     workers = workers or (len(os.sched_getaffinity(0)) if where.type == "cpu" else 1)
-    failed = watch(jobs, options, workers)
+    left = [job for job in jobs if not job.finished]
+    if len(left) < len(jobs):
+        console.print(
+            f"{len(jobs) - len(left)} of {len(jobs)} groups of runs were finished before."
+        )
+    failed = watch(left, options, workers)
     if len(failed) < len(jobs):
         show(report.collect(out), out / "report.html" if page else None)
     if failed:
@@ -154,10 +160,15 @@ def change_cell(cell: Cell, new: dict) -> Cell:
 
 
 def write_plan(out: Path, experiment: Experiment, preset: str, count: int, cells: list[str]):
-    """What was asked for, so that a report can say what is missing."""
+    """What was asked for, so far, so that a report can say what is missing."""
+    plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": cells}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": cells}
+        with suppress(Damaged, FileNotFoundError):
+            before = read_json(out / "plan.json")
+            if (before["experiment"], before["preset"]) == (experiment.name, preset):
+                plan["seeds"] = max(count, before["seeds"])
+                plan["cells"] = list(dict.fromkeys(before["cells"] + cells))
         write_json(out / "plan.json", plan)
     except OSError as error:
         raise UserError(f"out is {str(out)!r}, where nothing can be written: {error}.") from None

@@ -120,7 +120,8 @@ TABLES = (
     *(
         Table(
             title=f"Steps until the training loss is below {hundredths} hundredths",
-            note="Each model in the loss that it is trained on, averaged over 64 steps.",
+            note="Each model in the loss that it is trained on, averaged over 64 steps. Where a "
+            "guess is below the mark already, the number says nothing.",
             columns=COLUMNS,
             rows=by_size(f"steps to {hundredths}", _TRAINED),
             head="points",

@@ -266,6 +266,6 @@ EXPERIMENT = Experiment(
     seeds={"quick": 3, "paper": 10, "released": 10},
     settable=("steps", "batch", "learning_rate", "knots", "evaluation_sets", "dtype"),
     tables=TABLES,
-    shown=("fspool-n4", "mlp-chamfer-n4", "mlp-assignment-n4"),
+    shown=tuple(f"{model}-n{n}" for model in ("fspool", *LISTS) for n in (2, 4)),
     derive=derive,
 )

@@ -21,7 +21,8 @@ import torch
 from ..checks import UserError, nearest
 from . import trainer
 from .cell import Cell
-from .runs import FORMAT, RunFolder, folder_name, seeds_of
+from .runs import FORMAT, RunFolder, differing, folder_name, seeds_of
+from .storage import Damaged, read_json
 from .tensorboard import writer
 
 ROOM = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the largest tensor of a group
@@ -55,6 +56,16 @@ class Job:
             "seeds": list(self.seeds),
         }
 
+    @property
+    def finished(self) -> bool:
+        """Is there a result of just this configuration? Looks, and changes nothing."""
+        try:
+            config = read_json(self.path / "config.json")
+            read_json(self.path / "result.json")
+        except (Damaged, OSError):
+            return False
+        return not differing(config, self.config)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -80,9 +91,9 @@ class Event(NamedTuple):
 def find_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, index = name.partition(":")
+    kind, colon, index = name.partition(":")
     kind = nearest("device", kind, ("auto", "cpu", "cuda"))
-    if index and not (kind == "cuda" and index.isdigit()):
+    if colon and not (kind == "cuda" and index.isdecimal()):
         raise UserError(f"device is {name!r}; expected auto, cpu, cuda or, say, cuda:0.")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         found = torch.cuda.device_count()
