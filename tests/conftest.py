@@ -37,3 +37,13 @@ def walking(monkeypatch):
     """Use the banded relaxed sort for small sets too."""
     relaxed = importlib.import_module("fspool.functional.relaxed_sort")
     monkeypatch.setattr(relaxed, "SMALL", -1)
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+    """Here and in processes: with a test on every core, threads would wait for one another."""
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
