@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 import fspool
 from fspool.functional import dispatch, fspool_vjp, fsunpool, relaxed_sort
 from fspool.functional import fspool as pool_function
-from fspool.kernels import chunks
 from fspool.kernels import permutation as permutation_kernels
 from fspool.kernels import pool as pool_kernels
 from fspool.kernels import relaxed_sort as relaxed_kernels
+from fspool.kernels.cpu import chunks
+from fspool.kernels.cpu.relaxed_sort import walk
 from fspool.kernels.operator import SHARED
 
 from .layouts import NAMES, lay_out
@@ -252,7 +253,7 @@ def test_the_walk_visits_every_entry_that_counts():
     s = torch.randn(1, 200, 2, dtype=torch.float64).sort(1, descending=True).values
     one = torch.ones((), dtype=torch.float64)
     seen = torch.eye(200, dtype=torch.float64).expand(2, -1, -1).clone()
-    for rows, columns, step, entries in relaxed_kernels.walk(s, one):
+    for rows, columns, step, entries in walk(s, one):
         assert columns.start - rows.start == step
         index = torch.arange(rows.start, rows.stop)
         seen[:, index, index + step] = entries[0].T

@@ -1,0 +1,24 @@
+"""Shapes and types that every implementation of an operator agrees on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rank_dtype(shape: tuple[int, ...], offsets: Tensor | None) -> torch.dtype:
+    """The smallest integers that hold every rank; packed sets may have any size."""
+    if offsets is not None:
+        return torch.int32
+    length = shape[2]
+    return torch.uint8 if length <= 256 else torch.int16 if length <= 32768 else torch.int32
+
+
+def pooled_shape(x: Tensor, offsets: Tensor | None) -> tuple[int, int, int]:
+    batch = x.shape[1] if offsets is None else offsets.shape[0] - 1
+    return x.shape[0], batch, x.shape[-1]
+
+
+def no_ranks(x: Tensor, offsets: Tensor | None) -> Tensor:
+    shape = (x.shape[0], *[0] * (x.ndim - 2), x.shape[-1])
+    return torch.empty(shape, dtype=rank_dtype(x.shape, offsets), device=x.device)
