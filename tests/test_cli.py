@@ -230,6 +230,7 @@ def test_tensorboard_that_is_not_there(run, monkeypatch):
         (["run", "polygons", "--set", "steps=many"], "steps is 'many'; expected int"),
         (["run", "polygons", "--set", "steps=-1"], "steps is -1; expected .* at least 0"),
         (["run", "polygons", "--set", "batch=0"], "batch is 0; expected .* at least 1"),
+        (["run", "polygons", "--set", "knots=1"], "knots is 1; expected .* at least 2"),
         (["run", "polygons", "--set", "learning_rate=nan"], "learning_rate is nan; expected"),
         (["run", "polygons", "--set", "dtype=float23"], "dtype is 'float23'; .*'float32'"),
         (["run", "polygons", "--device", "cuda"], "torch sees no CUDA device; pass --device cpu"),

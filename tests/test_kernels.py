@@ -227,7 +227,7 @@ def test_relaxed_sort_is_right_to_a_hundred_thousandth_alone_padded_and_packed(n
 @pytest.mark.parametrize("how", ["walking", "stored"])
 @pytest.mark.parametrize("temperature", [0.01, 1.0, 100.0])
 @pytest.mark.parametrize("kind", ["random", "ties", "equal"])
-@pytest.mark.parametrize("n", [1, 2, 3, 40, 130])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 40, 130])
 def test_relaxed_gradients_are_those_of_the_definition(n, kind, temperature, how, request):
     if how == "walking":
         request.getfixturevalue("walking")

@@ -192,6 +192,16 @@ def test_a_replica_has_the_initial_weights_and_the_measurements_of_the_single_ru
         assert measured[name][1] == pytest.approx(values[0], abs=1e-12)
 
 
+@pytest.mark.parametrize("sets", [3, 16])
+def test_the_test_sets_do_not_depend_on_the_group_or_on_the_chunk(monkeypatch, sets):
+    cell = Polygons(points=3, decoder="random", steps=0, evaluation_sets=10, dtype="float64")
+    group = cell.evaluate(nn.Identity(), [1, 3], CPU).metrics
+    monkeypatch.setattr(Polygons, "_chunk", lambda *_: sets)
+    alone = cell.evaluate(nn.Identity(), [3], CPU).metrics
+    for name, values in alone.items():
+        assert values == pytest.approx(group[name][1:], rel=1e-12), name
+
+
 def test_building_leaves_the_random_numbers_of_the_user_alone():
     before = torch.get_rng_state()
     trainer.build(TINY, [0], CPU)

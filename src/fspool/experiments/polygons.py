@@ -54,6 +54,7 @@ class Polygons(Cell):
         for name in ("points", "hidden", "latent", "batch", "evaluation_sets"):
             check_count(name, getattr(self, name), 1, "a number of them")
         check_count("steps", self.steps, 0, "a number of them")
+        check_count("knots", self.knots, 2, "knots of the weight functions")
         nearest("dtype", self.dtype, ("float32", "float64"))
         if not 0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate is {self.learning_rate}; expected a positive number.")
@@ -106,9 +107,10 @@ class Polygons(Cell):
     def adjust(self, model: nn.Module, step: int) -> None:
         if self.decay_to is not None:
             progress = step / max(self.steps - 1, 1)
+            value = self.temperature * (self.decay_to / self.temperature) ** progress
             for module in model.modules():
                 if isinstance(module, FSPool):
-                    module.temperature.fill_(self.temperature * self.decay_to**progress)
+                    module.temperature.fill_(value)
 
     def evaluate(self, model: nn.Module, seeds: Sequence[int], device: torch.device) -> Evaluation:
         metrics, examples = self._reconstruct(model, seeds, device)
@@ -121,20 +123,17 @@ class Polygons(Cell):
         """Losses over fresh sets, and the first few of them with their reconstructions."""
         names = [name for name in MEASURES if name != "mse" or self.decoder != "list"]
         sums = dict.fromkeys(names, 0.0)
-        examples, done = {}, 0
-        size = min(self.evaluation_sets, self._chunk(device, len(seeds)))
-        while done < self.evaluation_sets:
-            step = range(done // size, done // size + 1)
-            x = self._polygons(seeds, step, size, "test", device)[0]
-            if self.decoder == "random":
-                y = self._polygons(seeds, step, size, "guess", device)[0]
-            else:
-                y = model(x)
+        examples, count = {}, self.evaluation_sets
+        size = self._chunk(device, len(seeds))
+        for first in range(0, count, size):
+            chunk = range(first, min(first + size, count))
+            x = self._fresh(seeds, chunk, "test", device)
+            guess = self.decoder == "random"
+            y = self._fresh(seeds, chunk, "guess", device) if guess else model(x)
             for name in names:
                 sums[name] = sums[name] + MEASURES[name](y, x).double().sum(-1)
             examples = examples or {"input": x[0, :6].cpu(), "output": y[0, :6].cpu()}
-            done += size
-        return {name: (total / done).tolist() for name, total in sums.items()}, examples
+        return {name: (total / count).tolist() for name, total in sums.items()}, examples
 
     def _sweep(self, model, runs: int, device) -> tuple[dict[str, list[float]], dict]:
         """Turn one polygon through a full circle, its corners listed in the same order throughout.
@@ -154,6 +153,10 @@ class Polygons(Cell):
         }
         kept = {"sweep": y[0, ::SHOWN].cpu()} if self.points <= LARGEST_SHOWN else {}
         return metrics, kept
+
+    def _fresh(self, seeds, sets: range, purpose: str, device) -> Tensor:
+        """(G, sets, n, 2), one draw a set: which sets they are does not depend on the chunk."""
+        return self._polygons(seeds, sets, 1, purpose, device).squeeze(2).transpose(0, 1)
 
     def _polygons(self, seeds, steps, batch, purpose, device) -> Tensor:
         return random_polygons(

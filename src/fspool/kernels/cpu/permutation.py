@@ -41,4 +41,4 @@ def pull(values: Tensor, temperature: Tensor, p: Tensor, dp: Tensor) -> Tensor:
 def _scale(values: Tensor) -> Tensor:
     """n + 1 - 2r for the ranks r from 1, (n, 1)."""
     n = values.shape[-2]
-    return torch.arange(n - 1, -n, -2, dtype=values.dtype).unsqueeze(-1)
+    return (n - 1 - 2 * torch.arange(n, dtype=values.dtype)).unsqueeze(-1)
