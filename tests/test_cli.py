@@ -290,7 +290,11 @@ def start(tmp_path):
     started = []
 
     def command(workers):
-        script = "from fspool.cli import main; main()"
+        # As in a terminal: whatever a shell starts in the background is born deaf to Ctrl-C.
+        script = (
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from fspool.cli import main; main()"
+        )
         arguments = ["run", "polygons", "--out", tmp_path / "out", *TWO, *LONGER, "--no-page"]
         options = ["--workers", workers, "--save-every", 0]
         process = subprocess.Popen(
