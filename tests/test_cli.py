@@ -145,10 +145,14 @@ def test_other_settings_are_refused_unless_they_may_overwrite(run, tmp_path):
     before = files(tmp_path / "out")
     code, text, error = run("--set", "steps=128")
     assert code == 1 and "Traceback" not in text + error
-    (line,) = [line for line in text.splitlines() if "holds another configuration" in line]
-    assert "cell.steps is 64 there and 128 here" in line and "--overwrite" in line
+    assert error.count("\n") == 1 and "holds another configuration" in error
+    assert "cell.steps is 64 there and 128 here" in error and "--overwrite" in error
     assert files(tmp_path / "out") == before
-    assert error == "1 of 2 groups of runs failed; see above.\n"  # a guess has no steps
+    plan = (tmp_path / "out" / "plan.json").read_bytes()
+    code, _, error = run("--set", "steps=128", "--seeds", "4")  # nor are seeds added beside them
+    assert code == 1 and "holds another configuration" in error
+    assert files(tmp_path / "out") == before
+    assert (tmp_path / "out" / "plan.json").read_bytes() == plan
 
     code, text, _ = run("--set", "steps=128", "--overwrite")
     assert code == 0
@@ -399,3 +403,9 @@ def test_a_run_in_a_terminal_has_bars(run, monkeypatch):
     code, _, _ = run()
     assert code == 0 and "groups of runs" in screen.getvalue() and "2/2" in screen.getvalue()
     assert "[1/2]" not in screen.getvalue() and TABLES[0] in screen.getvalue()
+
+
+def test_a_folder_may_have_any_name(run, tmp_path):
+    out = tmp_path / "[/b] a [red] 'x' <script>"
+    code, text, error = run("--page", out=out)
+    assert (code, error) == (0, "") and f"Open {out / 'report.html'} in a browser." in text

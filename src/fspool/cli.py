@@ -28,6 +28,7 @@ from .experiments.experiment import PRESETS
 from .lab.cell import Cell
 from .lab.display import display
 from .lab.launch import Job, Options, find_device, jobs_of, launch
+from .lab.runs import differing, other_configuration
 from .lab.storage import Damaged, read_json, write_json
 
 app = typer.Typer(
@@ -83,12 +84,14 @@ def run(
     where = find_device(device)
     out = out or Path("runs") / f"{experiment.name}-{preset}"
     count = seeds or experiment.seeds[preset]
-    write_plan(out, experiment, preset, count, list(cells))
     jobs = [
         job
         for cell_name, cell in cells.items()
         for job in jobs_of(experiment.name, cell_name, cell, count, out, where)
     ]
+    if not overwrite:
+        refuse_others(jobs)
+    write_plan(out, experiment, preset, count, list(cells))
     options = Options(
         device=str(where), save_every=save_every, tensorboard=tensorboard, overwrite=overwrite
     )
@@ -110,7 +113,16 @@ def show(results: report.Collection, page: Path | None) -> None:
     report.render_terminal(results, console)
     if page:
         report.write_page(results, page)
-        console.print(f"Open {page} in a browser.", highlight=False, soft_wrap=True)
+        text = f"Open {page} in a browser."
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def refuse_others(jobs: list[Job]) -> None:
+    """Before anything is written: a folder with runs of other settings is refused as a whole."""
+    for job in jobs:
+        with suppress(Damaged, OSError):
+            if difference := differing(read_json(job.path / "config.json"), job.config):
+                raise UserError(other_configuration(job.path, difference))
 
 
 def watch(jobs: list[Job], options: Options, workers: int) -> list[Job]:
@@ -164,7 +176,7 @@ def write_plan(out: Path, experiment: Experiment, preset: str, count: int, cells
     plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": cells}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with suppress(Damaged, FileNotFoundError):
+        with suppress(Damaged, FileNotFoundError, KeyError, TypeError):
             before = read_json(out / "plan.json")
             if (before["experiment"], before["preset"]) == (experiment.name, preset):
                 plan["seeds"] = max(count, before["seeds"])

@@ -42,9 +42,9 @@ def commit() -> str | None:
     """The commit of the source tree that runs, with a + where it was changed; None elsewhere."""
     if known := os.environ.get("FSPOOL_COMMIT"):
         return known
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]  # the package: a change in any room counts
     try:
-        _git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # not some repository around
+        _git(here, "ls-files", "--error-unmatch", "lab/provenance.py")  # not some repository around
         name = _git(here, "rev-parse", "--short=12", "HEAD")
         return name + ("+" if _git(here, "status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):

@@ -69,10 +69,7 @@ class RunFolder:
                 self._clear()
             elif found is not None and (difference := differing(found, config)):
                 if not overwrite:
-                    raise UserError(
-                        f"{self.path} holds another configuration ({difference}); choose another "
-                        "--out, or pass --overwrite to replace it."
-                    )
+                    raise UserError(other_configuration(self.path, difference))
                 self._clear()
             if found is None or difference:
                 storage.write_json(self.path / "config.json", config)
@@ -155,6 +152,13 @@ class RunFolder:
 
 def _line(record: dict) -> str:
     return json.dumps(storage.plain(record)) + "\n"
+
+
+def other_configuration(path: Path, difference: str) -> str:
+    return (
+        f"{path} holds another configuration ({difference}); choose another "
+        "--out, or pass --overwrite to replace it."
+    )
 
 
 def differing(found: dict, wanted: dict, where: str = "") -> str:

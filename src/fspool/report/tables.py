@@ -151,8 +151,9 @@ class _Filler:
             return Place(published=printed)
         runs, good = len(sample.values), sample.good
         reached = "" if sample.complete else f"{len(good)}/{runs}"
-        if not good:
-            return Place(runs=runs, reached=reached, published=printed)
+        if not good:  # all have diverged
+            verdict = against_published(sample, printed, trained=True) if printed else ""
+            return Place(runs=runs, reached=reached, published=printed, verdict=verdict)
         digits = digits_for(sample.mean, self.table.digits)
         trained = self.records[entry.cell].settings.get("steps") != 0
         return Place(
