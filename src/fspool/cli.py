@@ -27,8 +27,7 @@ from .experiments import EXPERIMENTS, Experiment, find
 from .experiments.experiment import PRESETS
 from .lab.cell import Cell
 from .lab.display import display
-from .lab.launch import Job, Options, find_device, jobs_of, launch
-from .lab.runs import differing, other_configuration
+from .lab.launch import Job, Options, find_device, jobs_of, launch, refuse_others
 from .lab.storage import Damaged, read_json, write_json
 
 app = typer.Typer(
@@ -115,14 +114,6 @@ def show(results: report.Collection, page: Path | None) -> None:
         report.write_page(results, page)
         text = f"Open {page} in a browser."
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def refuse_others(jobs: list[Job]) -> None:
-    """Before anything is written: a folder with runs of other settings is refused as a whole."""
-    for job in jobs:
-        with suppress(Damaged, OSError):
-            if difference := differing(read_json(job.path / "config.json"), job.config):
-                raise UserError(other_configuration(job.path, difference))
 
 
 def watch(jobs: list[Job], options: Options, workers: int) -> list[Job]:

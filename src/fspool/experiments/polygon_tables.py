@@ -41,11 +41,13 @@ def _following() -> dict[str, tuple[float, ...]]:
     }
 
 
-def by_size(metric: str, models: dict[str, str]) -> dict[str, tuple[Entry, ...]]:
-    return {
+def by_size(metric: str, models: dict[str, str], **table) -> Table:
+    """One metric of some models, by the number of points."""
+    rows = {
         label: tuple(Entry(f"{model}-n{n}", metric) for n in COLUMNS)
         for label, model in models.items()
     }
+    return Table(columns=COLUMNS, rows=rows, head="points", **table)
 
 
 def by_metric(cells: dict[str, str], metrics: tuple[str, ...]) -> dict[str, tuple[Entry, ...]]:
@@ -55,12 +57,11 @@ def by_metric(cells: dict[str, str], metrics: tuple[str, ...]) -> dict[str, tupl
 
 
 def _paper(metric: str, title: str, models: dict[str, str], known: dict) -> Table:
-    return Table(
+    return by_size(
+        metric,
+        models,
         title=title,
         note="Hundredths, by the number of points; less is better.",
-        columns=COLUMNS,
-        rows=by_size(metric, models),
-        head="points",
         published=f"polygons.{metric}",
         known=known,
         scale=100,
@@ -91,42 +92,38 @@ TABLES = (
     _paper("mse", "Direct mean squared error", _MATCHED, _WHOLE),
     _paper("chamfer", "Chamfer loss", MODELS, closed_form(2)),
     _paper("assignment", "Linear assignment loss", MODELS, closed_form(1)),
-    Table(
+    by_size(
+        "variance",
+        _TRAINED,
         title="Does the output turn with the input?",
         note="Variance of the output over a full turn: 0 where it is constant, 0.5 for a rotation.",
-        columns=COLUMNS,
-        rows=by_size("variance", _TRAINED),
-        head="points",
         known=_following(),
         digits=5,
     ),
-    Table(
+    by_size(
+        "speed",
+        _TRAINED,
         title="Jumps",
         note="The fastest movement of all outputs together, in a sweep of 0.1 degree steps, "
         "against that of a perfect rotation: 1. A jump to the neighbour's place is far above.",
-        columns=COLUMNS,
-        rows=by_size("speed", _TRAINED),
-        head="points",
         digits=2,
     ),
-    Table(
+    by_size(
+        "worst",
+        _TRAINED,
         title="The worst angle",
         note="Assignment loss at the worst angle, in hundredths. For two points a continuous list "
         "decoder must have an angle with at least 50: between two angles half a turn apart, which "
         "are the same set, its outputs have to stand across the points somewhere.",
-        columns=COLUMNS,
-        rows=by_size("worst", _TRAINED),
-        head="points",
         scale=100,
     ),
     *(
-        Table(
+        by_size(
+            f"steps to {hundredths}",
+            _TRAINED,
             title=f"Steps until the training loss is below {hundredths} hundredths",
             note="Each model in the loss that it is trained on, averaged over 64 steps. Where a "
             "guess is below the mark already, the number says nothing.",
-            columns=COLUMNS,
-            rows=by_size(f"steps to {hundredths}", _TRAINED),
-            head="points",
             digits=0,
         )
         for hundredths in ("1.0", "0.1")

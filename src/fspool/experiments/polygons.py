@@ -19,7 +19,7 @@ from ..lab.cell import Cell, Evaluation
 from ..losses import assignment, chamfer
 from ..models import AutoEncoder, ListDecoder, SetDecoder, SetEncoder
 from ..models.linear import spread_biases
-from ..nn import FSPool
+from ..nn import TemperatureDecay
 from .experiment import Experiment
 from .polygon_tables import TABLES, derive
 
@@ -106,11 +106,9 @@ class Polygons(Cell):
 
     def adjust(self, model: nn.Module, step: int) -> None:
         if self.decay_to is not None:
-            progress = step / max(self.steps - 1, 1)
-            value = self.temperature * (self.decay_to / self.temperature) ** progress
-            for module in model.modules():
-                if isinstance(module, FSPool):
-                    module.temperature.fill_(value)
+            last = max(self.steps - 1, 1)
+            decay = TemperatureDecay(model, start=self.temperature, end=self.decay_to, steps=last)
+            decay.load_state_dict({"count": step})
 
     def evaluate(self, model: nn.Module, seeds: Sequence[int], device: torch.device) -> Evaluation:
         metrics, examples = self._reconstruct(model, seeds, device)

@@ -21,7 +21,7 @@ import torch
 from ..checks import UserError, nearest
 from . import trainer
 from .cell import Cell
-from .runs import FORMAT, RunFolder, differing, folder_name, seeds_of
+from .runs import FORMAT, RunFolder, differing, folder_name, other_configuration, seeds_of
 from .storage import Damaged, read_json
 from .tensorboard import writer
 
@@ -59,12 +59,8 @@ class Job:
     @property
     def finished(self) -> bool:
         """Is there a result of just this configuration? Looks, and changes nothing."""
-        try:
-            config = read_json(self.path / "config.json")
-            read_json(self.path / "result.json")
-        except (Damaged, OSError):
-            return False
-        return not differing(config, self.config)
+        found = [_look(self.path / name) for name in ("config.json", "result.json")]
+        return None not in found and not differing(found[0], self.config)
 
 
 @dataclass(frozen=True)
@@ -137,6 +133,21 @@ def _neighbours(seeds: list[int]) -> list[list[int]]:
         else:
             blocks.append([seed])
     return blocks
+
+
+def refuse_others(jobs: list[Job]) -> None:
+    """Before anything is written: a folder with runs of other settings is refused as a whole."""
+    for job in jobs:
+        found = _look(job.path / "config.json")
+        if found is not None and (difference := differing(found, job.config)):
+            raise UserError(other_configuration(job.path, difference))
+
+
+def _look(path: Path) -> dict | None:
+    try:
+        return read_json(path)
+    except (Damaged, OSError):
+        return None
 
 
 def perform(job: Job, options: Options, post: Callable[[Event], None]) -> bool:
