@@ -1,10 +1,16 @@
 import importlib
+import os
 
 import hypothesis
 import pytest
 import torch
 
 from fspool.functional import dispatch
+
+# Without a GPU the Triton kernels run in Triton's interpreter, on CPU tensors. It has to be said
+# before a kernel is defined, that is before anything of fspool.kernels.cuda is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Speed is measured in benchmarks, so no deadline; the same examples every time, so no surprises.
 hypothesis.settings.register_profile(

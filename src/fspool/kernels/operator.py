@@ -4,6 +4,8 @@ table of :mod:`fspool.functional.dispatch`. Gradients are added by the file that
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -13,10 +15,14 @@ from ..functional import dispatch
 
 SETS = "Tensor? mask, Tensor? lengths, Tensor? offsets"
 SHARED = ("offsets", "temperature")  # tensors without a replica axis
+HAS_TRITON = find_spec("triton") is not None
 
 
-def operator(name: str, schema: str, cpu: Callable, fake: Callable) -> torch._ops.OpOverload:
-    """Register ``fspool::name`` with its CPU implementation and its shapes.
+def operator(
+    name: str, schema: str, cpu: Callable, fake: Callable, cuda: str | None = None
+) -> torch._ops.OpOverload:
+    """Register ``fspool::name`` with its CPU implementation, its shapes, and, where Triton is
+    installed, its CUDA implementation, given as "module.function" of :mod:`fspool.kernels.cuda`.
 
     By the parts of ``torch.library.custom_op``, whose whole would import the compiler when called.
     """
@@ -27,7 +33,20 @@ def operator(name: str, schema: str, cpu: Callable, fake: Callable) -> torch._op
     op = getattr(torch.ops.fspool, name).default
     torch.library.register_vmap(full, _fold(op))
     dispatch.register(name, "cpu", op)
+    if cuda and HAS_TRITON:
+        torch.library.impl(full, "CUDA", _at_first_call(cuda))
+        dispatch.register(name, "cuda", op)
     return op
+
+
+def _at_first_call(path: str) -> Callable:
+    """A function of ``kernels.cuda`` that is imported, and Triton with it, when it is needed."""
+    module, name = path.split(".")
+
+    def call(*arguments):
+        return getattr(import_module(f".cuda.{module}", __package__), name)(*arguments)
+
+    return call
 
 
 def differentiate(op: torch._ops.OpOverload, backward: Callable, remember: Callable) -> None:
