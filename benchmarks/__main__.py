@@ -3,37 +3,65 @@
 from __future__ import annotations
 
 import argparse
+import gc
+import traceback
+from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
-from . import accuracy, machine, memory, pool, relaxed_sort, results, timing
+import torch
+
+from . import (
+    accuracy,
+    chamfer,
+    cold,
+    floor,
+    machine,
+    memory,
+    plot,
+    pool,
+    relaxed_sort,
+    results,
+    sweep,
+    tables,
+    timing,
+    warm,
+)
 from .case import Case
 
-BENCHMARKS = {"pool": pool.cases, "relaxed_sort": relaxed_sort.cases}
+BENCHMARKS = {
+    "pool": pool.cases,
+    "relaxed_sort": relaxed_sort.cases,
+    "chamfer": chamfer.cases,
+    "sweep": sweep.cases,
+}
+COLD = "cold"  # not of cases: it has a file of its own
+NAMES = {"cpu": ["pool", "relaxed_sort", "chamfer"], "cuda": [*BENCHMARKS, COLD]}
 HERE = Path(__file__).parent
-ROUNDS = 11
+ROUNDS, BRIEF, QUICK = 11, 5, 3
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     kept = HERE / "results" / f"{options.device}.csv"
     if options.readme:
-        return results.fill(options.readme, results.read(kept), f"bench:{options.device}")
+        return tables.fill(options.readme, results.read(kept), f"bench:{options.device}")
+    if options.plot:
+        return plot.draw(results.read(kept), options.plot)
     out = options.out or (None if options.quick else kept)
-    rows = []
-    for name, cases in BENCHMARKS.items():
-        if name in options.names:
-            for case in cases():
-                rows += run(case, options.device, options.quick)
-        elif out is not None and out.exists():  # some were chosen: the others stay
-            rows += [row for row in results.read(out) if row["benchmark"] == name]
-    if out is not None:
-        results.write(out, rows)
+    failed = measure(options, out)
+    if COLD in options.names:
+        cold.run(out and out.with_name(f"cold-{options.device}.json"))
+    if failed:
+        raise SystemExit(f"failed: {'; '.join(failed)}")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAMES", help=f"some of {', '.join(BENCHMARKS)}; default: all")
+    known = ", ".join(NAMES["cpu"])
+    on_cuda = " and ".join(name for name in NAMES["cuda"] if name not in NAMES["cpu"])
+    add("names", nargs="*", metavar="NAMES", help=f"of {known}, on CUDA {on_cuda}; default: all")
     add("--quick", action="store_true", help="three rounds, no memory, keeps nothing without --out")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--out", type=Path, help="default: benchmarks/results/DEVICE.csv")
@@ -44,24 +72,78 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         const=HERE.parent / "README.md",
         help="measure nothing: fill the table of this file (default: README.md) from the results",
     )
+    add(
+        "--plot",
+        nargs="?",
+        type=Path,
+        const=plot.PICTURE,
+        help="measure nothing: draw time against N to this file from the results",
+    )
     options = parser.parse_args(arguments)
-    unknown = set(options.names) - set(BENCHMARKS)
+    names = NAMES[options.device]
+    unknown = [name for name in options.names if name not in names]
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; expected some of {', '.join(BENCHMARKS)}")
-    options.names = options.names or list(BENCHMARKS)
+        parser.error(f"no benchmark {', '.join(unknown)}; expected some of {', '.join(names)}")
+    options.names = options.names or names
     return options
+
+
+def measure(options: argparse.Namespace, out: Path | None) -> list[str]:
+    """Run the chosen benchmarks, and keep every case when it is done: a run that is killed has
+    what it has. Gives back the titles of cases that failed."""
+    before = [] if out is None else results.read(out)
+    chosen = {n: make(options.device) for n, make in BENCHMARKS.items() if n in options.names}
+    new, finished, failed = {name: [] for name in chosen}, set(), []
+    if options.device == "cuda":
+        warm.up([case for cases in chosen.values() for case in cases])
+
+    def keep() -> None:
+        if out is not None:
+            results.write(out, results.merge(list(BENCHMARKS), before, new, finished))
+
+    for name, cases in chosen.items():
+        for case in cases:
+            try:
+                new[name] += run(case, options.device, options.quick)
+            except (Exception, SystemExit) as problem:
+                report(problem)
+                failed.append(case.title)
+            keep()
+            release(options.device)
+        finished.add(name)
+        keep()
+    return failed
 
 
 def run(case: Case, device: str = "cpu", quick: bool = False) -> list[results.Row]:
     """All rows of a case."""
     print(f"\n{case.title}", flush=True)
-    rounds = 3 if quick else ROUNDS
+    start = perf_counter()
+    rounds = QUICK if quick else BRIEF if case.brief else ROUNDS
     errors = accuracy.check(case, device)
-    seconds = timing.measure(case, rounds, device)
-    peaks = {} if quick else {v: memory.peak(case, v, device) for v in case.variants}
-    rows = results.rows(case, seconds, peaks, errors)
-    print(results.table(rows), flush=True)
+    case = replace(case, variants=tuple(v for v in case.variants if v in errors or v.name == "sum"))
+    peaks = {}
+    if not (quick or case.brief):
+        peaks = {v: memory.peak(case, v, device) for v in case.variants}
+    seconds, eager = timing.measure(case, rounds, device)
+    floors = floor.seconds(case) if device == "cuda" else {}
+    rows = results.rows(case, seconds, peaks, errors, eager, floors)
+    print(f"{tables.table(rows)}\n({perf_counter() - start:.1f} s)", flush=True)
     return [row | {"rounds": str(rounds)} | machine.describe(device) for row in rows]
+
+
+def report(problem: BaseException) -> None:
+    """The reason where the package is wrong, the whole story of anything else."""
+    wrong = isinstance(problem, SystemExit)
+    print(problem if wrong else "".join(traceback.format_exception(problem)), flush=True)
+
+
+def release(device: str) -> None:
+    """The next case finds the memory empty."""
+    gc.collect()
+    if device == "cuda":
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -23,8 +23,19 @@ class Errors(NamedTuple):
 
 
 def check(case: Case, device: str = "cpu") -> dict[Variant, Errors]:
-    """The errors of every variant that computes the operator; stops where the package is wrong."""
-    found = {v: errors(case, v, device) for v in case.variants if v.name != "sum"}
+    """The errors of every variant that computes the operator; stops where the package is wrong.
+
+    What the compiler of torch cannot do here is left out.
+    """
+    found = {}
+    for variant in case.variants:
+        try:
+            if variant.name != "sum":
+                found[variant] = errors(case, variant, device)
+        except Exception as problem:
+            if variant.name != "compiled":
+                raise
+            print(f"compiled, {variant.layout}: {type(problem).__name__}: {problem}", flush=True)
     for variant, error in found.items():
         if variant.name == "fspool" and not max(error) <= case.tolerance:  # NaN fails too
             raise SystemExit(

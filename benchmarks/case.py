@@ -24,10 +24,10 @@ class Inputs:
         leaves = {k: function(v.detach()).requires_grad_() for k, v in self.leaves.items()}
         return Inputs(leaves, self.sets, tuple(map(function, self.upstream)))
 
-    def to(self, device: str) -> Inputs:
-        sets = {name: value.to(device) for name, value in self.sets.items()}
-        moved = self.map(lambda t: t.to(device))
-        return Inputs(moved.leaves, sets, moved.upstream)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the leaves: what has to be read at least."""
+        return sum(leaf.nbytes for leaf in self.leaves.values())
 
     def forget(self) -> None:
         for leaf in self.leaves.values():
@@ -38,7 +38,7 @@ class Inputs:
 class Variant:
     """One way to compute an operator. ``forward(**leaves, **sets)`` gives a tuple of outputs."""
 
-    name: str  # "fspool", its plain form ("plain" or "dense"), "fixed", "sum"
+    name: str  # "fspool", its plain form ("plain" or "dense"), "fixed", "compiled", "sum"
     forward: Callable[..., tuple[Tensor, ...]]
     layout: str = "full"
 
@@ -61,11 +61,12 @@ class Case:
     reference: Callable[..., tuple[Tensor, ...]]  # the plain definition, for a run in float64
     tolerance: float  # of the package's relative errors
     checked: int | None = None  # how many features the reference can afford; None: all
+    brief: bool = False  # a point of a curve: few rounds, no memory, no eager calls
 
     def draw(self, layout: str, seed: int, device: str = "cpu") -> Inputs:
-        """Fresh random inputs; the same sets for every layout and device."""
-        generator = torch.Generator().manual_seed(seed)
-        return self.make(self.shape, layout, generator).to(device)
+        """Fresh random inputs, made where they are needed; the same sets for every layout."""
+        generator = torch.Generator(device).manual_seed(seed)
+        return self.make(self.shape, layout, generator).map(lambda t: t)
 
     @property
     def title(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from datetime import date
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy
 import torch
@@ -23,7 +24,14 @@ def describe(device: str = "cpu") -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
+        "triton": _triton(),
         "fspool": fspool.__version__,
         "date": date.today().isoformat(),
     }
 
+
+def _triton() -> str:
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return ""

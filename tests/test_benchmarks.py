@@ -3,6 +3,7 @@
 No test here looks at a time.
 """
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,20 @@ import torch
 from torch.testing import assert_close
 
 from benchmarks import __main__ as runner
-from benchmarks import accuracy, baselines, memory, pool, relaxed_sort, results
+from benchmarks import (
+    accuracy,
+    baselines,
+    chamfer,
+    cold,
+    machine,
+    memory,
+    plot,
+    pool,
+    relaxed_sort,
+    results,
+    sweep,
+    tables,
+)
 from benchmarks.case import Variant
 from fspool.sets import to_packed
 
@@ -20,6 +34,7 @@ TINY = [
     pool.mixed((6, 4, 9)),
     relaxed_sort.full((2, 3, 11), checked=2),
     relaxed_sort.full((2, 3, 11), dense=False),
+    chamfer.full((2, 3, 7)),
 ]
 COMPARED = [
     pytest.param(case, variant, id=f"{case.title} {variant.name} {variant.layout}")
@@ -76,6 +91,18 @@ def test_a_wrong_package_is_not_timed():
         accuracy.check(replace(case, variants=(Variant("fspool", wrong),)))
 
 
+def test_what_the_compiler_cannot_do_is_left_out(capsys):
+    def fails(x, weight, sizes):
+        raise RuntimeError("no backend")
+
+    package, compiled = Variant("fspool", pool.package), Variant("compiled", fails)
+    found = accuracy.check(replace(pool.full((3, 4, 7)), variants=(package, compiled)))
+    assert list(found) == [package]
+    assert "compiled, full: RuntimeError: no backend" in capsys.readouterr().out
+    with pytest.raises(RuntimeError, match="no backend"):
+        accuracy.check(replace(pool.full((3, 4, 7)), variants=(Variant("plain", fails),)))
+
+
 def test_peak_memory_sees_the_matrices_and_only_in_the_dense_form():
     case = relaxed_sort.full((2, 8, 800))
     package, dense, _ = case.variants
@@ -90,8 +117,8 @@ def tiny_runs(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "HERE", tmp_path)
     monkeypatch.setattr(memory, "peak", lambda case, variant, device: len(variant.name) * 10**6)
     monkeypatch.setattr(runner, "ROUNDS", 1)
-    cases = {"pool": TINY[:1] + TINY[2:3], "relaxed_sort": TINY[3:]}
-    made = {name: lambda found=found: found for name, found in cases.items()}
+    cases = {"pool": TINY[:1] + TINY[2:3], "relaxed_sort": TINY[3:5], "chamfer": TINY[5:]}
+    made = {name: lambda device, found=found: found for name, found in cases.items()}
     monkeypatch.setattr(runner, "BENCHMARKS", made)
     return tmp_path / "results" / "cpu.csv"
 
@@ -109,7 +136,7 @@ def test_results_reach_the_readme_and_stay_the_same(tiny_runs, tmp_path):
     lines = [line for line in once.splitlines() if line.startswith("| ")]
     assert len(lines) == 2 + sum(row["variant"] == "fspool" for row in rows)
     first = rows[0]
-    assert f"**{results.short(first['speedup_over_plain'])}x faster**" in lines[2]
+    assert f"**{tables.short(first['speedup_over_plain'])}x faster**" in lines[2]
     runner.main(["--readme", str(readme)])
     assert readme.read_text() == once
 
@@ -123,6 +150,42 @@ def test_choosing_a_benchmark_keeps_the_rows_of_the_others(tiny_runs):
     assert [row for row in after if row["benchmark"] == "pool"] == hard
     assert len(after) == len(before)
     assert not list(tiny_runs.parent.glob("*.part"))
+
+
+def test_a_case_that_fails_does_not_stop_the_others_and_leaves_no_rows(tiny_runs, monkeypatch):
+    runner.main([])
+
+    def fails(*_):
+        raise RuntimeError("out of memory")
+
+    good, bad = runner.BENCHMARKS["pool"]("cpu")
+    bad = replace(bad, variants=(Variant("fspool", fails, "padded"),))
+    monkeypatch.setitem(runner.BENCHMARKS, "pool", lambda device: [bad, good])
+    with pytest.raises(SystemExit, match=r"failed: pool \(B, D, N\) = \(6, 4, 9\), padded"):
+        runner.main(["pool"])
+    left = [row for row in results.read(tiny_runs) if row["benchmark"] == "pool"]
+    assert {row["layout"] for row in left} == {"full"}
+
+
+def test_a_killed_run_keeps_what_it_has(tiny_runs, monkeypatch):
+    runner.main([])
+    before = results.read(tiny_runs)
+    run = runner.run
+    killed = iter([False, True])
+
+    def killable(*arguments):
+        if next(killed):
+            raise KeyboardInterrupt
+        return [row | {"date": "today"} for row in run(*arguments)]
+
+    monkeypatch.setattr(runner, "run", killable)
+    with pytest.raises(KeyboardInterrupt):
+        runner.main(["pool"])
+    after = results.read(tiny_runs)
+    new = [row for row in after if row["date"] == "today"]
+    assert {row["layout"] for row in new} == {"full"}
+    cases = [[results.case_of(row) for row in rows] for rows in (before, after)]
+    assert sorted(cases[0]) == sorted(cases[1])
 
 
 def test_ratios_are_of_the_plain_form_and_of_the_sum_of_the_same_layout():
@@ -140,4 +203,121 @@ def test_bad_arguments_are_named(tmp_path, capsys):
     readme = tmp_path / "README.md"
     readme.write_text("no block")
     with pytest.raises(SystemExit, match="README.md has no block <!-- bench:cpu -->"):
-        results.fill(readme, [], "bench:cpu")
+        tables.fill(readme, [], "bench:cpu")
+
+
+# --------------------------------------------------------------------------------------------------
+# What is measured on CUDA, as far as the CPU can tell
+
+
+def cuda_rows():
+    """A run on CUDA as it could have been: N ms for the package, twice that in eager calls."""
+    rows = []
+    cases = [*pool.cases("cuda"), *relaxed_sort.cases("cuda"), *chamfer.cases("cuda")]
+    for case in [*cases, *sweep.cases("cuda")]:
+        cost = {"fspool": 1, "plain": 8, "dense": 8, "fixed": 4, "compiled": 3, "sum": 0.5}
+        seconds = {v: cost[v.name] * case.shape[2] / 1e3 for v in case.variants}
+        eager = {v: 2 * time for v, time in seconds.items()}
+        peaks = {v: cost[v.name] * 10**7 for v in case.variants}
+        errors = {v: accuracy.Errors(1e-7, 2e-7) for v in case.variants if v.name != "sum"}
+        floors = {v.layout: case.shape[2] / 1e5 for v in case.variants}
+        rows += results.rows(case, seconds, peaks, errors, eager, floors)
+    made = machine.describe() | {"device": "cuda", "machine": "some GPU", "triton": "3.6"}
+    return [row | {"rounds": "11"} | made for row in rows]
+
+
+def test_what_could_not_be_recorded_has_eager_seconds_alone():
+    case = pool.full((3, 4, 7), compiles=True)
+    seconds = {v: 2.0 for v in case.variants if v.name not in ("compiled", "sum")}
+    rows = results.rows(case, seconds, {}, {}, {v: 6.0 for v in case.variants}, {"full": 0.25})
+    by_name = {row["variant"]: row for row in rows}
+    assert by_name["compiled"]["seconds"] == by_name["compiled"]["speedup_over_plain"] == ""
+    assert by_name["compiled"]["eager_seconds"] == "6"
+    assert by_name["fspool"]["times_sum"] == "", "a graph over eager calls is no ratio"
+    assert by_name["floor"]["seconds"] == "0.25" and by_name["floor"]["eager_seconds"] == ""
+    assert tables.table(rows).splitlines()[0].split("  ")[0] == "variant"
+    assert "eager ms" in tables.table(rows) and "peak MB" not in tables.table(rows)
+
+
+def test_the_table_of_cuda_is_of_graphs_and_leaves_the_sweep_out():
+    lines = tables.markdown(cuda_rows()).splitlines()
+    assert "against `torch.compile`" in lines[0] and "fixed-size" not in lines[0]
+    first = "| hard pool | all N | 640, 512, 10 | **8x faster** | 3x faster | 2x slower |"
+    assert lines[2] == f"{first} 10 MB, 8x less |"
+    mixed, alone, loss = (
+        next(line for line in lines if text in line)
+        for text in ("packed | 1024, 256, 1024", "4, 32, 16384", "64, 3, 1024")
+    )
+    assert "**8x faster** | 3x faster | 2x slower" in mixed
+    assert "| - | - | 2x slower | 10 MB |" in alone
+    assert "**8x faster** | - | - |" in loss
+    assert sum(line.startswith("| hard pool") for line in lines) == 8
+    assert "replay of CUDA graphs" in lines[-1] and "some GPU" in lines[-1]
+    assert "triton 3.6" in lines[-1] and lines[-1].endswith("float64: 2e-07.")
+
+
+def test_files_without_the_new_columns_are_read_and_written_again(tmp_path):
+    old = [{"benchmark": "pool", "layout": "full", "variant": "fspool", "seconds": "1"}]
+    results.write(tmp_path / "old.csv", old)
+    (read,) = results.read(tmp_path / "old.csv")
+    assert read["seconds"] == "1" and read["eager_seconds"] == ""
+    results.write(tmp_path / "new.csv", [*old, *cuda_rows()])
+    rows = results.read(tmp_path / "new.csv")
+    assert rows[0]["machine"] == "" and rows[1:] == cuda_rows()
+    assert results.read(tmp_path / "none.csv") == []
+
+
+def test_the_curves_are_drawn_from_the_sweep(tmp_path):
+    rows = cuda_rows()
+    found = plot.curves(rows)
+    assert list(found) == ["plain", "fspool", "sum", "floor"]
+    lengths, times = found["fspool"]
+    assert lengths == sweep.LENGTHS and times == pytest.approx(lengths)
+    picture = tmp_path / "static" / "sweep.svg"
+    plot.draw(rows, picture)
+    first = picture.read_bytes()
+    assert first.startswith(b"<?xml") and first.count(b"<path") > 50
+    plot.draw(rows, picture)
+    assert picture.read_bytes() == first
+    with pytest.raises(SystemExit, match="no rows of the sweep"):
+        plot.draw([row for row in rows if row["benchmark"] == "pool"], picture)
+
+
+def test_labels_do_not_touch():
+    placed = plot.spread({"a": 1.0, "b": 1.1, "c": 9.0})
+    assert placed == {"a": 1.0, "b": plot.APART, "c": 9.0}
+
+
+def test_every_point_of_the_sweep_has_as_many_elements():
+    shapes = [case.shape for case in sweep.cases("cuda")]
+    assert {batch * length for batch, _, length in shapes} == {sweep.ELEMENTS}
+    assert (shapes[0][2], shapes[-1][2]) == (4, 8192)
+
+
+def test_a_first_call_tells_of_its_case(tmp_path):
+    case = pool.mixed((6, 4, 9))
+    found = cold.first_call(case, case.variants[0], "cpu")
+    assert [found[k] for k in ("benchmark", "layout", "B", "D", "N")] == ["pool", "packed", 6, 4, 9]
+    assert cold.line(found).startswith("pool (6, 4, 9) packed: forward ")
+    assert cold.line(found).endswith("kernels: none")
+    found["kernels"] = [{"kernel": "sort", "seconds": 1.25, "cached": False}]
+    assert cold.line(found).endswith("kernels: sort 1.2")
+    calls = [(c.benchmark, c.shape[2], v.layout) for c, v in cold.calls()]
+    assert len(calls) == len(set(calls)) == 10
+    assert [n for name, n, layout in calls if (name, layout) == ("pool", "full")] == [
+        10, 32, 128, 512, 1024, 4096
+    ]  # fmt: skip
+
+
+def test_cold_results_name_the_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "describe", lambda device: {"machine": f"some {device}"})
+    cold.write(tmp_path / "results" / "cold.json", [{"B": 1}])
+    content = json.loads((tmp_path / "results" / "cold.json").read_text())
+    assert content == {"machine": {"machine": "some cuda"}, "calls": [{"B": 1}]}
+
+
+def test_some_benchmarks_need_cuda(capsys):
+    with pytest.raises(SystemExit):
+        runner.main(["sweep"])
+    assert "no benchmark sweep; expected some of pool" in capsys.readouterr().err
+    assert runner.parse(["sweep", "cold", "--device", "cuda"]).names == ["sweep", "cold"]

@@ -191,6 +191,36 @@ def test_a_report_in_other_forms(fspool, run, tmp_path):
     assert TABLES[0] in text.read_text()
     code, shown, _ = fspool("report", small, "--page", tmp_path / "page.html")
     assert code == 0 and TABLES[0] in shown and (tmp_path / "page.html").exists()
+    both = ("--compact", tmp_path / "again.json", "--page", tmp_path / "again.html")
+    code, shown, _ = fspool("report", small, *both)
+    assert code == 0 and TABLES[0] in shown and (tmp_path / "again.html").exists()
+    assert (tmp_path / "again.json").read_bytes() == small.read_bytes()
+
+
+def test_a_report_names_the_commands_that_made_it(fspool, run, tmp_path):
+    def commands():
+        assert fspool("report", tmp_path / "out", "--markdown", tmp_path / "tables.md")[0] == 0
+        made = (tmp_path / "tables.md").read_text().split("Made by ")[1].split(".\n")[0]
+        return made.replace("fspool run polygons --preset quick ", "").split(" and ")
+
+    changed = "--set steps=64 --set evaluation_sets=16 --set batch=4`"
+    run(only=("--only", "random-n[2]"))
+    assert commands() == [f"`--seeds 2 --only 'random-n[2]' {changed}"]
+    run()
+    both = f"--only fspool-n2 --only random-n2 {changed}"
+    assert commands() == [f"`--seeds 2 --only 'random-n[2]' {changed}", f"`--seeds 2 {both}"]
+    run("--seeds", 3)
+    assert commands()[1] == f"`--seeds 3 {both}"
+    run("--set", "batch=5", "--overwrite")
+    assert commands() == [f"`--seeds 2 {both[:-1]} --set batch=5`"]
+
+
+def test_damage_that_only_a_figure_finds_is_told_too(fspool, run, tmp_path):
+    run()
+    path = tmp_path / "out" / "fspool-n2" / "seeds-0-1" / "arrays.safetensors"
+    path.write_bytes(path.read_bytes()[:-3])
+    code, text, _ = fspool("report", tmp_path / "out")
+    assert code == 0 and text.count(f"{path} ") == 1 and "the figures go without it." in text
 
 
 def test_settings_reach_the_cells(run, tmp_path):
@@ -268,6 +298,16 @@ def test_options_that_are_not_there(fspool, tmp_path, monkeypatch, arguments, wo
     monkeypatch.chdir(tmp_path)
     code, out, error = fspool(*arguments)
     assert code == 2 and all(word in error for word in words) and "Traceback" not in error
+
+
+@pytest.mark.parametrize("package", [[], ["benchmarks/__init__.py", "benchmarks/__main__.py"]])
+def test_benchmarks_of_others_are_left_alone(fspool, tmp_path, monkeypatch, package):
+    for name in package:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise SystemExit('a stranger')")
+    monkeypatch.chdir(tmp_path)
+    sentence = "the benchmarks are not part of the package; run this in a clone of it.\n"
+    assert fspool("bench") == (1, "", sentence)
 
 
 @pytest.mark.parametrize("inside", ["", "deeper"])

@@ -555,6 +555,13 @@ def test_no_more_threads_than_were_asked_for(tmp_path, quick, monkeypatch):
     assert torch.get_num_threads() == before
 
 
+def test_all_cores_where_the_system_does_not_say_which(monkeypatch):
+    assert launch.cores() == len(launch.os.sched_getaffinity(0))
+    monkeypatch.delattr(launch.os, "sched_getaffinity")
+    monkeypatch.setattr(launch.os, "cpu_count", lambda: 3)
+    assert launch.cores() == 3
+
+
 def test_ctrl_c_is_held_back_from_processes_that_start(tmp_path):
     """A process inherits what is held back: it must not fall to pieces beside its parent."""
 
@@ -625,11 +632,35 @@ def test_tensorboard_can_read_the_curves(tmp_path, quick):
         assert got == [(r["step"], pytest.approx(r["loss"][seed], rel=1e-6)) for r in curve]
 
 
+def test_tensorboard_forgets_what_came_after_the_saved_state(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for steps, loss in (((8, 16, 24), 1.0), ((16,), 2.0)):  # stopped, and back from step 8
+        with tensorboard.writer(tmp_path, [0]) as write:
+            for step in steps:
+                write(step, [loss])
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(s.step, s.value) for s in board.Scalars("loss/seed-0")] == [(8, 1.0), (16, 2.0)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_writer_for_tensorboard_is_closed(tmp_path, quick, monkeypatch, fails):
+    from torch.utils.tensorboard import SummaryWriter
+
+    closed, close = [], SummaryWriter.close
+    monkeypatch.setattr(SummaryWriter, "close", lambda self: (closed.append(1), close(self)))
+    cell = replace(TINY, steps=8)
+    if fails:
+        monkeypatch.setattr(type(cell), "evaluate", lambda *_: 1 / 0)
+    good, _ = events_of(job(tmp_path / "a", cell), tensorboard=True)
+    assert good is not fails and closed == [1]
+
+
 def test_without_tensorboard_there_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     sentence = "TensorBoard is not installed; pip install tensorboard, or leave --tensorboard out."
-    with pytest.raises(UserError) as caught:
-        tensorboard.writer(tmp_path, [0])
+    with pytest.raises(UserError) as caught, tensorboard.writer(tmp_path, [0]):
+        pass
     assert str(caught.value) == sentence
     good, events = events_of(job(tmp_path / "a"), tensorboard=True)
     assert not good and events[-1].text == sentence

@@ -138,6 +138,17 @@ def test_a_result_of_the_wrong_form_is_left_out(tmp_path):
     assert "does not have one number for each of the 3 seeds" in found.damaged[0]
 
 
+def test_a_run_without_its_configuration_is_named_and_left_out(tmp_path):
+    write_run(tmp_path, "fspool-n4", [0], {"mse": [0.1]})
+    folder = write_run(tmp_path, "fspool-n8", [0], {"mse": [0.1]})
+    (folder / "config.json").unlink()
+    begun = write_run(tmp_path, "fspool-n16", [0], {}, finished=False)  # it may just have begun
+    (begun / "config.json").unlink()
+    found = report.collect(tmp_path)
+    assert len(found) == 1
+    assert found.damaged == [f"{folder} has lost its config.json; it is left out."]
+
+
 def test_a_damaged_tensor_file_costs_its_figures_only(tmp_path):
     write_all(tmp_path, (4,))
     path = tmp_path / "fspool-n4" / "seeds-0-2" / "arrays.safetensors"
@@ -159,10 +170,12 @@ def test_groups_of_other_settings_are_left_out(tmp_path):
 
 def test_a_plan_that_is_none_is_named(tmp_path):
     write_run(tmp_path, "fspool-n4", [0], {"mse": [0.1]})
-    storage.write_json(tmp_path / "plan.json", {"cells": 3})
-    found = report.collect(tmp_path)
-    assert found.missing == []
-    assert "is not a plan; what is missing is not known" in found.damaged[0]
+    good = {"experiment": "polygons", "preset": "quick", "seeds": 3, "cells": ["fspool-n8"]}
+    for plan in ({"cells": 3}, good | {"options": "--set steps=3"}):
+        storage.write_json(tmp_path / "plan.json", plan)
+        found = report.collect(tmp_path)
+        assert found.missing == []
+        assert "is not a plan; what is missing is not known" in found.damaged[0]
 
 
 @pytest.mark.parametrize(
@@ -515,6 +528,20 @@ def test_how_it_was_made_is_said(tmp_path):
     assert "4 cells, 12 runs; added up, they took 55 seconds on A machine with torch 2.13.0" in text
     assert "at commit 0123456789ab, 2026-01-02." in text
     assert "Made by `fspool run polygons --preset paper --seeds 3`." in text
+
+
+def test_every_command_is_named_with_the_cells_and_settings_it_asked_for(tmp_path):
+    write_all(tmp_path, (4,))
+    options = {"": 3, "--only 'fspool-n*' --set steps=64": 5}
+    plan = {"experiment": "polygons", "preset": "paper", "seeds": 5, "cells": ["fspool-n4"]}
+    storage.write_json(tmp_path / "plan.json", plan | {"options": options})
+    found = report.collect(tmp_path)
+    report.compact(found, tmp_path / "small.json")
+    for each in (found, report.collect(tmp_path / "small.json")):
+        assert markdown(each).split("Made by ")[1].split(".\n")[0] == (
+            "`fspool run polygons --preset paper --seeds 3` and "
+            "`fspool run polygons --preset paper --seeds 5 --only 'fspool-n*' --set steps=64`"
+        )
 
 
 def test_names_cannot_become_markup(tmp_path):

@@ -102,14 +102,23 @@ def test_overwrite_keeps_what_is_the_same(folder):
 
 
 @pytest.mark.parametrize("work", ["state", "result"])
-def test_a_lost_configuration_starts_again(folder, work):
+def test_without_its_configuration_a_folder_is_set_aside_and_starts_again(folder, work):
     with folder.claim(CONFIG):
         train(folder, 64) if work == "state" else finish(folder, mse=[1.0, 2.0])
+        (folder.path / "tensorboard").mkdir()
     (folder.path / "config.json").unlink()
+    before = {p.name: p.read_bytes() for p in folder.path.iterdir() if p.is_file()}
     with folder.claim(CONFIG):
         assert folder.restore() is None and not folder.finished
-    assert folder.said == [f"{folder.path} has lost its config.json; starting it again."]
-    assert folder.config() is not None
+    assert folder.said == [
+        f"{folder.path} has lost its config.json; whatever else it holds is set aside as damaged, "
+        "and it starts again."
+    ]
+    del before["lock"]
+    assert len(before) > 1 and folder.config() is not None
+    for name, content in before.items():
+        assert (folder.path / f"{name}.damaged-0").read_bytes() == content
+    assert (folder.path / "tensorboard.damaged-0").is_dir()
 
 
 def test_a_damaged_configuration_is_set_aside_and_starts_again(folder):

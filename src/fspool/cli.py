@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import os
+import shlex
 import sys
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +26,7 @@ from .experiments import EXPERIMENTS, Experiment, find
 from .experiments.experiment import PRESETS
 from .lab.cell import Cell
 from .lab.display import display
-from .lab.launch import Job, Options, find_device, jobs_of, launch, refuse_others
+from .lab.launch import Job, Options, cores, find_device, jobs_of, launch, refuse_others
 from .lab.storage import Damaged, read_json, write_json
 
 app = typer.Typer(
@@ -90,11 +89,14 @@ def run(
     ]
     if not overwrite:
         refuse_others(jobs)
-    write_plan(out, experiment, preset, count, list(cells))
+    extra = [word for text in only or [] for word in ("--only", text)]
+    extra += [word for text in change or [] for word in ("--set", text)]
+    plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": list(cells)}
+    write_plan(out, plan | {"options": {shlex.join(extra): count}}, overwrite)
     options = Options(
         device=str(where), save_every=save_every, tensorboard=tensorboard, overwrite=overwrite
     )
-    workers = workers or (len(os.sched_getaffinity(0)) if where.type == "cpu" else 1)
+    workers = workers or (cores() if where.type == "cpu" else 1)
     left = [job for job in jobs if not job.finished]
     if len(left) < len(jobs):
         console.print(
@@ -111,9 +113,15 @@ def show(results: report.Collection, page: Path | None) -> None:
     """Tables in the terminal, the rest on a page."""
     report.render_terminal(results, console)
     if page:
-        report.write_page(results, page)
-        text = f"Open {page} in a browser."
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        known = results.problems
+        report.write_page(results, page)  # may find more while it draws
+        say([text for text in results.problems if text not in known], "yellow")
+        say([f"Open {page} in a browser."])
+
+
+def say(texts: list[str], style: str | None = None) -> None:
+    for text in texts:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def watch(jobs: list[Job], options: Options, workers: int) -> list[Job]:
@@ -162,19 +170,29 @@ def change_cell(cell: Cell, new: dict) -> Cell:
         raise UserError(str(error)) from None
 
 
-def write_plan(out: Path, experiment: Experiment, preset: str, count: int, cells: list[str]):
-    """What was asked for, so far, so that a report can say what is missing."""
-    plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": cells}
+def write_plan(out: Path, plan: dict, overwrite: bool) -> None:
+    """What was asked for, so far, so that a report can say what is missing, and how it was made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with suppress(Damaged, FileNotFoundError, KeyError, TypeError):
+        with suppress(Damaged, FileNotFoundError, KeyError, TypeError, ValueError):
             before = read_json(out / "plan.json")
-            if (before["experiment"], before["preset"]) == (experiment.name, preset):
-                plan["seeds"] = max(count, before["seeds"])
-                plan["cells"] = list(dict.fromkeys(before["cells"] + cells))
+            if all(before[key] == plan[key] for key in ("experiment", "preset")):
+                plan = plan | _joined(before, plan, overwrite)
         write_json(out / "plan.json", plan)
     except OSError as error:
         raise UserError(f"out is {str(out)!r}, where nothing can be written: {error}.") from None
+
+
+def _joined(before: dict, plan: dict, overwrite: bool) -> dict:
+    """Two plans for one folder as one."""
+    seeds = max(plan["seeds"], before["seeds"])
+    options = dict(before.get("options", {"": before["seeds"]}))
+    if overwrite and set(before["cells"]) <= set(plan["cells"]):
+        options = {}  # nothing of what they made is left
+    for text, count in plan["options"].items():
+        options[text] = max(count, options.get(text, 0))
+    cells = list(dict.fromkeys(before["cells"] + plan["cells"]))
+    return {"seeds": seeds, "cells": cells, "options": options}
 
 
 @app.command("report")
@@ -196,7 +214,7 @@ def make_report(
         report.compact(results, compact)
     if markdown:
         report.write_markdown(results, markdown)
-    if not (compact or markdown):
+    if page or not (compact or markdown):
         show(results, page or (folder if folder.is_dir() else folder.parent) / "report.html")
 
 
@@ -210,9 +228,10 @@ def data(name: Annotated[str, typer.Argument(help="Name of the data set.")]) -> 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(context: typer.Context) -> None:
     """Measure speed against plain PyTorch; takes the options of python -m benchmarks."""
-    sys.path.insert(0, os.getcwd())
-    if find_spec("benchmarks") is None:
+    here = Path.cwd()  # another package may have benchmarks of its own
+    if not all((here / path).exists() for path in ("benchmarks/__main__.py", "src/fspool")):
         raise UserError("the benchmarks are not part of the package; run this in a clone of it.")
+    sys.path.insert(0, str(here))
     from benchmarks.__main__ import main as run_benchmarks
 
     run_benchmarks(context.args)

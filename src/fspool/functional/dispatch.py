@@ -15,10 +15,13 @@ from torch.autograd import forward_ad
 from ..layouts import transforms
 
 _operators: dict[tuple[str, str], Callable] = {}
+_narrow: set[tuple[str, str]] = set()  # those that float64 does not fit
 
 
-def register(name: str, device_type: str, operator: Callable) -> None:
+def register(name: str, device_type: str, operator: Callable, narrow: bool = False) -> None:
     _operators[name, device_type] = operator
+    if narrow:
+        _narrow.add((name, device_type))
 
 
 def fastest(name: str, x: Tensor) -> Callable | None:
@@ -34,4 +37,7 @@ def fastest(name: str, x: Tensor) -> Callable | None:
         return None
     if x.shape[-1] == 0:  # nothing to make fast
         return None
-    return _operators.get((name, x.device.type))
+    key = name, x.device.type
+    if key in _narrow and x.dtype == torch.float64:
+        return None
+    return _operators.get(key)

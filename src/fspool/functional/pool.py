@@ -57,7 +57,7 @@ def fspool(
         >>> fspool.functional.fspool(x, maximum)
         tensor([[3., 3.]])
 
-    Nothing waits for the device, except a relaxed sort of packed sets on CUDA.
+    Nothing waits for the device, except second derivatives of a relaxed sort of packed sets.
     """
     sets, inner = read(x, mask=mask, sizes=sizes, offsets=offsets)
     weight = read_weight(weight, inner.shape[-1], sets, "x", inner.device)
@@ -102,8 +102,9 @@ def sorted_sum(x: Tensor, weight: Tensor, sets: Sets, keep_ranks: bool) -> tuple
     operator = fastest("pool", x)
     if operator is None:
         return pool_definition(x, weight, sets)
-    ranked = keep_ranks or (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad))
-    return operator(x, weight, sets.mask, sets.lengths, sets.offsets, ranked)
+    x_grad, weight_grad = (torch.is_grad_enabled() and t.requires_grad for t in (x, weight))
+    ranked = keep_ranks or x_grad or weight_grad
+    return operator(x, weight, sets.mask, sets.lengths, sets.offsets, ranked, weight_grad)[:2]
 
 
 def pool_definition(x: Tensor, weight: Tensor, sets: Sets) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ from .inputs import compute_dtype, exact, read_temperature
 if TYPE_CHECKING:
     from .order import Order
 
-SMALL = 1 << 22  # entries of P up to which building it is faster than walking along its band
+SMALL = 1 << 22  # entries of P up to which the CPU builds it faster than it walks along its band
 
 
 def relaxed_sort(
@@ -59,8 +59,9 @@ def relaxed_sort(
         >>> fspool.functional.relaxed_sort(x, temperature=0.1).flatten()
         tensor([3.0000, 2.0000, 1.0000])
 
-    On the CPU memory is linear in n and time about n sqrt(n). Second derivatives, and CUDA, use the
-    definition, O(n^2); packed sets on CUDA are padded to the largest, which waits for the device.
+    Memory is linear in n and time about n sqrt(n). Second derivatives use the definition, O(n^2),
+    and so does CUDA where Triton is not installed. The definition pads packed sets to the largest,
+    which on CUDA waits for the device.
     """
     sets, inner = read(x, mask=mask, sizes=sizes, offsets=offsets)
     temperature = read_temperature(temperature, inner)
@@ -186,7 +187,9 @@ def _stored(order: Order) -> Tensor:
 
 
 def _is_small(sets: Sets, values: Tensor) -> bool:
-    return sets.layout == "padded" and values.numel() * sets.shape[2] <= SMALL
+    if values.device.type != "cpu" or sets.layout != "padded":
+        return False
+    return values.numel() * sets.shape[2] <= SMALL
 
 
 def _lengths(sets: Sets) -> tuple[Tensor | None, Tensor | None]:

@@ -1,5 +1,5 @@
-"""The operators of `functional` made fast and registered with torch. Importing registers them."""
+"""The operators of `functional` and `losses` made fast and registered. Importing does that."""
 
-from . import permutation, pool, relaxed_sort
+from . import chamfer, permutation, pool, relaxed_sort
 
-__all__ = ["permutation", "pool", "relaxed_sort"]
+__all__ = ["chamfer", "permutation", "pool", "relaxed_sort"]

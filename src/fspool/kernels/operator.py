@@ -19,10 +19,16 @@ HAS_TRITON = find_spec("triton") is not None
 
 
 def operator(
-    name: str, schema: str, cpu: Callable, fake: Callable, cuda: str | None = None
+    name: str,
+    schema: str,
+    cpu: Callable,
+    fake: Callable,
+    cuda: str | None = None,
+    narrow: bool = False,
 ) -> torch._ops.OpOverload:
     """Register ``fspool::name`` with its CPU implementation, its shapes, and, where Triton is
-    installed, its CUDA implementation, given as "module.function" of :mod:`fspool.kernels.cuda`.
+    installed, its CUDA implementation: "module.function" of :mod:`fspool.kernels.cuda`, which is
+    narrow where it does not take float64.
 
     By the parts of ``torch.library.custom_op``, whose whole would import the compiler when called.
     """
@@ -35,7 +41,7 @@ def operator(
     dispatch.register(name, "cpu", op)
     if cuda and HAS_TRITON:
         torch.library.impl(full, "CUDA", _at_first_call(cuda))
-        dispatch.register(name, "cuda", op)
+        dispatch.register(name, "cuda", op, narrow)
     return op
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .cpu import pool as cpu
 from .operator import SETS, differentiate, operator
-from .shapes import no_ranks, pooled_shape, rank_dtype
+from .shapes import no_ranks, no_rows, pooled_shape, rank_dtype, sorted_dtype
 
 
 def _ranks_fake(x, mask, lengths, offsets):
@@ -26,19 +26,26 @@ ranks = operator(
     f"(Tensor x, {SETS}) -> Tensor",
     cpu.ranks,
     _ranks_fake,
+    cuda="pool.ranks",
+    narrow=True,
 )
 
 
-def _pool_fake(x, weight, mask, lengths, offsets, ranked):
+def _pool_fake(x, weight, mask, lengths, offsets, ranked, kept):
     ranks = _ranks_fake(x, mask, lengths, offsets) if ranked else no_ranks(x, offsets)
-    return x.new_empty(pooled_shape(x, offsets)), ranks
+    rows = no_rows(x)
+    if kept and x.device.type == "cuda":
+        rows = torch.empty(x.shape, dtype=sorted_dtype(x), device=x.device)
+    return x.new_empty(pooled_shape(x, offsets)), ranks, rows
 
 
 pool = operator(
     "pool",
-    f"(Tensor x, Tensor weight, {SETS}, bool ranked) -> (Tensor, Tensor)",
+    f"(Tensor x, Tensor weight, {SETS}, bool ranked, bool kept) -> (Tensor, Tensor, Tensor)",
     cpu.pool,
     _pool_fake,
+    cuda="pool.pool",
+    narrow=True,
 )
 
 
@@ -51,6 +58,8 @@ pool_ranked = operator(
     f"(Tensor x, Tensor weight, Tensor ranks, {SETS}) -> Tensor",
     cpu.pool_ranked,
     _pool_ranked_fake,
+    cuda="pool.pool_ranked",
+    narrow=True,
 )
 
 
@@ -63,6 +72,8 @@ unpool = operator(
     f"(Tensor z, Tensor weight, Tensor ranks, {SETS}) -> Tensor",
     cpu.unpool,
     _unpool_fake,
+    cuda="pool.unpool",
+    narrow=True,
 )
 
 
@@ -75,18 +86,22 @@ knots = operator(
     f"(Tensor z, Tensor x, Tensor ranks, {SETS}, int knots, ScalarType dtype) -> Tensor",
     cpu.knots,
     _knots_fake,
+    cuda="pool.knots",
+    narrow=True,
 )
 
 
-def _pull_fake(z, x, weight, ranks, mask, lengths, offsets):
+def _pull_fake(z, x, weight, ranks, kept, mask, lengths, offsets):
     return z.new_empty(ranks.shape), weight.new_empty(weight.shape)
 
 
 pull = operator(
     "pull",
-    f"(Tensor z, Tensor x, Tensor weight, Tensor ranks, {SETS}) -> (Tensor, Tensor)",
+    f"(Tensor z, Tensor x, Tensor weight, Tensor ranks, Tensor kept, {SETS}) -> (Tensor, Tensor)",
     cpu.pull,
     _pull_fake,
+    cuda="pool.pull",
+    narrow=True,
 )
 
 
@@ -95,21 +110,30 @@ pull = operator(
 
 
 def _remember_pool(ctx, inputs, output) -> None:
-    x, weight, *sets, _ = inputs
-    ctx.mark_non_differentiable(output[1])
+    x, weight, *sets, _, _ = inputs
+    ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, weight, output[1], *sets)
+    ctx.save_for_backward(x, weight, *output[1:], *sets)
 
 
 def _pool_backward(ctx, dy: Tensor | None, *_):
-    """Of pool (whose second output, the ranks, has no gradient) and of pool_ranked."""
+    """Only y has a gradient; the ranks and the sorted x that was kept are for this function."""
     if dy is None:
-        return (None,) * 6
+        return (None,) * 7
+    x, weight, ranks, kept, *sets = ctx.saved_tensors
+    if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():  # the common case
+        return *pull(dy, x, weight, ranks, kept, *sets), *[None] * 5
+    return *_pool_gradients(ctx, dy, x, weight, ranks, sets), *[None] * 5
+
+
+def _pool_ranked_backward(ctx, dy: Tensor):
     x, weight, ranks, *sets = ctx.saved_tensors
-    if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
-        return *pull(dy, x, weight, ranks, *sets), *[None] * 4  # both in one go, the common case
+    return *_pool_gradients(ctx, dy, x, weight, ranks, sets), *[None] * 4
+
+
+def _pool_gradients(ctx, dy, x, weight, ranks, sets) -> tuple[Tensor | None, Tensor | None]:
     dx = unpool(dy, weight, ranks, *sets) if ctx.needs_input_grad[0] else None
-    return dx, _knot_gradient(ctx, dy, x, weight, ranks, sets), *[None] * 4
+    return dx, _knot_gradient(ctx, dy, x, weight, ranks, sets)
 
 
 def _remember(ctx, inputs, output) -> None:
@@ -136,6 +160,6 @@ def _knot_gradient(ctx, z, x, weight, ranks, sets) -> Tensor | None:
 
 
 differentiate(pool, _pool_backward, _remember_pool)
-differentiate(pool_ranked, _pool_backward, _remember)
+differentiate(pool_ranked, _pool_ranked_backward, _remember)
 differentiate(unpool, _unpool_backward, _remember)
 differentiate(knots, _knots_backward, _remember)

@@ -20,18 +20,21 @@ sort = operator(
     f"(Tensor values, Tensor x, {_TAIL.format('?')}) -> (Tensor, Tensor)",
     cpu.sort,
     lambda values, *_: (values.new_empty(values.shape), values.new_empty(values.shape)),
+    cuda="relaxed_sort.sort",
 )
 unsort = operator(
     "relaxed_unsort",
     f"(Tensor values, Tensor v, {_TAIL.format('')}) -> Tensor",
     cpu.unsort,
     lambda values, *_: values.new_empty(values.shape),
+    cuda="relaxed_sort.unsort",
 )
 slope = operator(
     "relaxed_slope",
     f"(Tensor values, Tensor a, Tensor x, Tensor projected, {_TAIL.format('')}) -> Tensor",
     cpu.slope,
     lambda values, *_: values.new_empty(values.shape),
+    cuda="relaxed_sort.slope",
 )
 
 

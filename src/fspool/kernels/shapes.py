@@ -22,3 +22,14 @@ def pooled_shape(x: Tensor, offsets: Tensor | None) -> tuple[int, int, int]:
 def no_ranks(x: Tensor, offsets: Tensor | None) -> Tensor:
     shape = (x.shape[0], *[0] * (x.ndim - 2), x.shape[-1])
     return torch.empty(shape, dtype=rank_dtype(x.shape, offsets), device=x.device)
+
+
+def no_rows(x: Tensor) -> Tensor:
+    """In place of x in sorted order, where nobody asked for it or nobody keeps it."""
+    shape = (x.shape[0], *[0] * (x.ndim - 2), x.shape[-1])
+    return torch.empty(shape, dtype=sorted_dtype(x), device=x.device)
+
+
+def sorted_dtype(x: Tensor) -> torch.dtype:
+    """Of x in sorted order. Large sets are sorted there, and 16 bits would not do for that."""
+    return torch.float32 if x.shape[-2] > 1024 and x.dtype.itemsize == 2 else x.dtype

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
@@ -160,22 +161,31 @@ def perform(job: Job, options: Options, post: Callable[[Event], None]) -> bool:
                 post(Event(job, "done", text="was finished"))
                 return True
             post(Event(job, "start"))
-            chart = writer(job.path, job.seeds) if options.tensorboard else None
-
-            def report(step: int, losses: list[float] | None) -> None:
-                if losses is None:
-                    return post(Event(job, "evaluate", step))
-                if chart:
-                    chart(step, losses)
-                post(Event(job, "step", step, sum(losses) / len(losses)))
-
             began = time.monotonic()
-            trainer.run(job.cell, job.seeds, device, folder, report, save_every=options.save_every)
+            with writer(job.path, job.seeds) if options.tensorboard else nullcontext() as chart:
+                report = _reporter(job, post, chart)
+                save_every = options.save_every
+                trainer.run(job.cell, job.seeds, device, folder, report, save_every=save_every)
             post(Event(job, "done", job.cell.steps, text=f"{time.monotonic() - began:.0f} s"))
             return True
     except Exception as error:  # a defect in one cell must not take the others with it
         post(Event(job, "failed", text=_explain(error, job.path)))
     return False
+
+
+def _reporter(
+    job: Job, post: Callable[[Event], None], chart: Callable[[int, list[float]], None] | None
+) -> Callable[[int, list[float] | None], None]:
+    """What a trainer calls after every chunk of steps, and without losses before it evaluates."""
+
+    def report(step: int, losses: list[float] | None) -> None:
+        if losses is None:
+            return post(Event(job, "evaluate", step))
+        if chart:
+            chart(step, losses)
+        post(Event(job, "step", step, sum(losses) / len(losses)))
+
+    return report
 
 
 def _explain(error: Exception, path: Path) -> str:
@@ -190,14 +200,20 @@ def _explain(error: Exception, path: Path) -> str:
     return traceback.format_exc()
 
 
+def cores() -> int:
+    """Those that this process may use; where the system does not say, as on macOS, all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def launch(
     jobs: list[Job], options: Options, workers: int, handle: Callable[[Event], None]
 ) -> list[Job]:
     """Run the jobs, the largest first; return those that failed."""
     jobs = sorted(jobs, key=_effort, reverse=True)
     workers = max(1, min(workers, len(jobs)))
-    cores = len(os.sched_getaffinity(0))
-    threads = min(torch.get_num_threads(), cores // workers)  # OMP_NUM_THREADS may ask for less
+    threads = min(torch.get_num_threads(), cores() // workers)  # OMP_NUM_THREADS may ask for less
     options = replace(options, threads=max(1, threads))
     if workers == 1:
         torch.set_num_threads(options.threads)

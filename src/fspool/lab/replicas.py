@@ -21,8 +21,3 @@ def stack(models: Sequence[nn.Module]) -> nn.Module:
         value = torch.stack([own[name].detach() for own in parameters])
         setattr(stacked.get_submodule(owner), leaf, nn.Parameter(value))
     return stacked
-
-
-def pick(state: dict[str, torch.Tensor], index: int) -> dict[str, torch.Tensor]:
-    """The state dict of one run out of the state dict of many."""
-    return {name: value[index] for name, value in state.items()}

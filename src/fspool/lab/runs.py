@@ -39,6 +39,10 @@ class State:
     curve: list[dict]  # {"step": ..., "loss": [one for every seed]}
 
 
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 class RunFolder:
     """Reads and writes one run folder; says what it had to repair."""
 
@@ -65,8 +69,11 @@ class RunFolder:
                 part.unlink()
             found = self.config()
             if found is None and self._has_work():
-                self.say(f"{self.path} has lost its config.json; starting it again.")
-                self._clear()
+                self.say(
+                    f"{self.path} has lost its config.json; whatever else it holds is set aside "
+                    "as damaged, and it starts again."
+                )
+                self._clear(storage.set_aside)  # nobody knows what it belongs to
             elif found is not None and (difference := differing(found, config)):
                 if not overwrite:
                     raise UserError(other_configuration(self.path, difference))
@@ -131,10 +138,10 @@ class RunFolder:
             self.say(f"{path} is damaged; it is now {storage.set_aside(path).name}.")
         storage.write(path, content)
 
-    def _clear(self) -> None:
-        for path in self.path.iterdir():
+    def _clear(self, away: Callable[[Path], object] = _remove) -> None:
+        for path in list(self.path.iterdir()):
             if path.name != "lock" and ".damaged-" not in path.name:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                away(path)
 
     def _wait_for(self, lock) -> None:
         deadline = time.monotonic() + PATIENCE

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional import dispatch
 from ..functional.inputs import exact
 from .pairs import Pairs, read_pairs
 
@@ -77,15 +78,20 @@ def _direction(pairs: Pairs, index: Tensor) -> Tensor:
 @torch.no_grad()
 def nearest(pairs: Pairs) -> Tensor:
     """For every row of a the number of the nearest element of b, (..., N)."""
-    n, m = pairs.a.shape[-2], pairs.b.shape[-2]
-    if n == 0 or m == 0:
-        return torch.zeros(pairs.a.shape[:-1], dtype=torch.long, device=pairs.a.device)
-    sets = max(1, pairs.a[..., 0, 0].numel())
-    step = max(1, LIMIT // (sets * m))
-    pieces = []
-    for rows in pairs.a.split(step, -2):
-        costs = pairs.matrix(rows, pairs.b)
-        if pairs.mask_b is not None:
-            costs = costs.masked_fill(~pairs.mask_b.unsqueeze(-2), float("inf"))
+    operator = dispatch.fastest("nearest", pairs.a) or nearest_definition
+    return operator(pairs.a, pairs.b, pairs.mask_b, pairs.cost)
+
+
+def nearest_definition(a: Tensor, b: Tensor, mask: Tensor | None, cost: str) -> Tensor:
+    """a (..., N, C), b (..., M, C), mask (..., M) of b: a piece of the pairs after the other."""
+    m = b.shape[-2]
+    if a.shape[-2] == 0 or m == 0:
+        return torch.zeros(a.shape[:-1], dtype=torch.long, device=a.device)
+    sets = max(1, a[..., 0, 0].numel())
+    pairs, pieces = Pairs(a, b, None, mask, cost, "sum"), []
+    for rows in a.split(max(1, LIMIT // (sets * m)), -2):
+        costs = pairs.matrix(rows, b)
+        if mask is not None:
+            costs = costs.masked_fill(~mask.unsqueeze(-2), float("inf"))
         pieces.append(costs.argmin(-1))
     return torch.cat(pieces, -1)

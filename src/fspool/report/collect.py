@@ -120,8 +120,9 @@ def _read_plan(path: Path, found: Collection) -> list[Plan]:
     if data is None:
         return []
     try:
-        cells = [str(name) for name in data["cells"]]
-        return [Plan(str(data["experiment"]), str(data["preset"]), int(data["seeds"]), cells)]
+        seeds, cells = int(data["seeds"]), [str(name) for name in data["cells"]]
+        options = {str(text): int(n) for text, n in dict(data.get("options", {})).items()}
+        return [Plan(str(data["experiment"]), str(data["preset"]), seeds, cells, options)]
     except (KeyError, TypeError, ValueError):
         found.damaged.append(f"{path / 'plan.json'} is not a plan; what is missing is not known.")
         return []
@@ -141,6 +142,8 @@ def _read(path: Path, found: Collection) -> dict | None:
 def _read_group(folder: Path, found: Collection) -> _Group | None:
     config = _read(folder / "config.json", found)
     if config is None:
+        if (folder / "result.json").exists() and not (folder / "config.json").exists():
+            found.damaged.append(f"{folder} has lost its config.json; it is left out.")
         return None
     name, experiment = f"{folder.parent.name}/{folder.name}", config.get("experiment")
     if experiment not in EXPERIMENTS:

@@ -71,11 +71,14 @@ class Plan:
     preset: str
     seeds: int
     cells: list[str]
+    options: dict[str, int] = field(default_factory=dict)  # of each command; its number of seeds
 
     @property
-    def command(self) -> str:
-        text = f"fspool run {self.experiment} --preset {self.preset} --seeds {self.seeds}"
-        return text.replace("`", "'")  # it stands between such signs in Markdown
+    def commands(self) -> list[str]:
+        begin = f"fspool run {self.experiment} --preset {self.preset}"
+        options = self.options or {"": self.seeds}
+        texts = [f"{begin} --seeds {seeds} {text}" for text, seeds in options.items()]
+        return [text.strip().replace("`", "'") for text in texts]  # such signs are around it
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def how_made(records: list[Record], collection: Collection, code: str = "") -> s
     if dates := sorted({origin["date"] for origin in origins if origin.get("date")}):
         text += f", {dates[0]}" if len(dates) == 1 else f", {dates[0]} to {dates[-1]}"
     plans = [plan for plan in collection.plans if plan.experiment == records[0].experiment]
-    made = " and ".join(f"{code}{plan.command}{code}" for plan in plans)
+    made = " and ".join(f"{code}{text}{code}" for plan in plans for text in plan.commands)
     return f"{text}. Made by {made}." if made else f"{text}."
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...functional.inputs import compute_dtype
-from ..shapes import no_ranks, pooled_shape, rank_dtype
+from ..shapes import no_ranks, no_rows, pooled_shape, rank_dtype
 from .chunks import Chunk, covers, empty, plan, run, scratch, to_numpy
 from .packed_sort import rank_block, sort_block
 from .piecewise import Table, gather_knots, make_table
@@ -80,7 +80,7 @@ def _new_ranks(x: Tensor, chunks: list[Chunk], mask: Tensor | None, offsets) -> 
 # The operators of ../pool.py
 
 
-def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool):
+def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: bool):
     groups, batch, dim = pooled_shape(x, offsets)
     rows, chunks = to_numpy(x), plan(x.shape, mask, lengths, offsets)
     ranks = _new_ranks(x, chunks, mask, offsets) if ranked else no_ranks(x, offsets)
@@ -99,7 +99,7 @@ def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool):
             y[chunk.sets, chunk.features] = np.einsum("sdn,sdn->sd", values, table)
 
     run(work, chunks)
-    return torch.from_numpy(y).to(x.dtype).reshape(groups, batch, dim), ranks
+    return torch.from_numpy(y).to(x.dtype).reshape(groups, batch, dim), ranks, no_rows(x)
 
 
 def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
@@ -130,7 +130,7 @@ def pool_ranked(x: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets
 
 
 def unpool(z: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
-    return pull(z, None, weight, ranks, mask, lengths, offsets)[0]
+    return pull(z, None, weight, ranks, None, mask, lengths, offsets)[0]
 
 
 def knots(z: Tensor, x: Tensor, ranks: Tensor, mask, lengths, offsets, knots: int, dtype) -> Tensor:
@@ -145,7 +145,7 @@ def knots(z: Tensor, x: Tensor, ranks: Tensor, mask, lengths, offsets, knots: in
     return _collect(parts, groups, dim, knots, dtype)
 
 
-def pull(z: Tensor, x: Tensor | None, weight: Tensor, ranks: Tensor, mask, lengths, offsets):
+def pull(z: Tensor, x: Tensor | None, weight: Tensor, ranks: Tensor, kept, mask, lengths, offsets):
     """Unpool z and, where x is given, its knots as well, from one look at the ranks."""
     groups, batch, dim = z.shape
     flat_z, flat_ranks = to_numpy(z), ranks.numpy().reshape(-1, dim)

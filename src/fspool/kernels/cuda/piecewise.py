@@ -1,0 +1,43 @@
+"""Device functions: the piecewise-linear weight of a rank."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def knot_of(rank, size, knots):
+    """The knot left of a rank, and how far beyond it the rank lies, in 0..1.
+
+    In integers up to the one product with 1 / (size - 1), so that a rank on a knot is on it. The
+    half keeps the rounding of that product away from the next knot.
+    """
+    span = tl.maximum(size - 1, 1)
+    scale = 1.0 / span.to(tl.float32)
+    position = rank * (knots - 1)
+    left = ((position.to(tl.float32) + 0.5) * scale).to(tl.int32)
+    return left, (position - left * span).to(tl.float32) * scale
+
+
+@triton.jit
+def load_weights(w_ptr, rank, size, d, inside, knots, dim):
+    """f(rank) for ranks that all features share, from the knots (k, D) of a replica."""
+    left, beyond = knot_of(rank, size, knots)
+    a = tl.load(w_ptr + left * dim + d, mask=inside, other=0.0)
+    b = tl.load(w_ptr + tl.minimum(left + 1, knots - 1) * dim + d, mask=inside, other=0.0)
+    return (1 - beyond) * a + beyond * b
+
+
+@triton.jit
+def load_knots(w_ptr, d, knots, dim, KP: tl.constexpr):
+    """All knots of some features, (KP, BD), for gather_weights."""
+    k = tl.arange(0, KP)[:, None]
+    return tl.load(w_ptr + k * dim + d, mask=(k < knots) & (d < dim), other=0.0)
+
+
+@triton.jit
+def gather_weights(w, rank, size, knots, KP: tl.constexpr):
+    """f(rank) for ranks (BR, BD), from the knots w (KP, BD). Anything for ranks beyond the size."""
+    left, beyond = knot_of(rank, size, knots)
+    a = tl.gather(w, tl.minimum(left, KP - 1), 0)
+    b = tl.gather(w, tl.minimum(left + 1, KP - 1), 0)
+    return (1 - beyond) * a + beyond * b

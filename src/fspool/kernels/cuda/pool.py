@@ -1,0 +1,240 @@
+"""Hard FSPool on CUDA: each column of a set is sorted, weighted and summed in registers."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...layouts import Padded
+from ..shapes import no_ranks, no_rows, pooled_shape, rank_dtype, sorted_dtype
+from . import large
+from .piecewise import load_weights
+from .pull import scatter, sum_knots, sum_ranked, unpool_rows
+from .sets import ANY, Sets, find, is_element, strides
+from .sorting import LOWEST, count_larger, key_of, one_group, sort_tile, value_of
+
+# log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps.
+TILES = {
+    3: (3, 0, 32, 1),
+    4: (4, 0, 32, 1),
+    5: (5, 0, 32, 1),
+    6: (5, 1, 32, 2),
+    7: (5, 2, 32, 4),
+    8: (5, 3, 32, 8),
+    9: (4, 5, 16, 16),
+    10: (5, 5, 16, 16),
+}
+TOP = 1 << max(TILES)
+HUGE = 1 << 14  # rows of a padded set from which on a sort by the whole device is faster
+
+
+@triton.jit(do_not_specialize=(*ANY, "above"))
+def _pool(
+    x_ptr,
+    w_ptr,
+    y_ptr,
+    rank_ptr,
+    sorted_ptr,
+    offsets_ptr,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    stride_g,
+    stride_b,
+    stride_n,
+    stride_d,
+    knots,
+    above,
+    FILL: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """Sets of more than ``above`` rows, and at most those of the tile."""
+    BN: tl.constexpr = 1 << (LOGR + LOGC)
+    blocks = tl.cdiv(dim, BD)
+    s = tl.program_id(0) // blocks
+    d = (tl.program_id(0) % blocks) * BD + tl.arange(0, BD)[None, :]
+    g, b, packed, first, rows, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    if (rows <= above) | (rows > BN):
+        return
+    row = tl.arange(0, BN)[:, None]
+    element = is_element(row, first, rows, mask_ptr) & (d < dim)
+    x_ptr += g * stride_g + b * stride_b + packed * stride_n
+    x = tl.load(x_ptr + row * stride_n + d * stride_d, mask=element, other=0.0)
+    key = tl.where(element, key_of(x, row), LOWEST)
+    largest_first = sort_tile(key, LOGR, LOGC, BD)
+    inside = (row < size) & (d < dim)
+    at = row * dim + d
+    if w_ptr is not None or sorted_ptr is not None:
+        ranked = value_of(largest_first, x.dtype)
+        if sorted_ptr is not None:
+            tl.store(sorted_ptr + first * dim + at, ranked, mask=inside)
+        if w_ptr is not None:
+            weight = load_weights(w_ptr + g * knots * dim, row, size, d, inside, knots, dim)
+            y = tl.sum(tl.where(inside, weight * ranked.to(tl.float32), 0.0), axis=0)[None, :]
+            tl.store(y_ptr + (g * batch + b) * dim + d, y, mask=d < dim)
+    if rank_ptr is not None:
+        rank_ptr += first * dim
+        rank = count_larger(largest_first, key, LOGR + LOGC, BD)
+        if offsets_ptr is None and mask_ptr is None:  # padding comes last, by position
+            rank = tl.where(element, rank, row)
+            element = (row < length) & (d < dim)
+        tl.store(rank_ptr + at, rank.to(rank_ptr.dtype.element_ty), mask=element)
+        if FILL:
+            for r in range(BN, length, BN):
+                last = (r + row + d * 0).to(rank_ptr.dtype.element_ty)
+                tl.store(rank_ptr + r * dim + at, last, mask=(r + row < length) & (d < dim))
+
+
+@triton.jit(do_not_specialize=(*ANY, "above"))
+def _break_ties(
+    x_ptr,
+    rank_ptr,
+    offsets_ptr,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    stride_g,
+    stride_b,
+    stride_n,
+    stride_d,
+    above,
+    BN: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """Equal elements, which all got the rank of their first one, in the order of their rows."""
+    blocks = tl.cdiv(dim, BD)
+    s = tl.program_id(0) // blocks
+    d = (tl.program_id(0) % blocks) * BD + tl.arange(0, BD)[None, :]
+    g, b, packed, first, rows, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    if (rows <= above) | (rows > BN):
+        return
+    row = tl.arange(0, BN)[:, None]
+    element = is_element(row, first, rows, mask_ptr) & (d < dim)
+    at = rank_ptr + first * dim + row * dim + d
+    rank = tl.load(at, mask=element, other=0).to(tl.int32)
+    short = size * (size - 1) // 2 - tl.sum(rank, axis=0)[None, :]  # 0 where all are distinct
+    short = tl.where(d < dim, short, 0)
+    if tl.max(short) > 0:
+        rank, more = one_group(tl.where(element, rank, -1), short, size)
+        if tl.max(more) > 0:
+            column = x_ptr + g * stride_g + b * stride_b + packed * stride_n + d * stride_d
+            key = key_of(tl.load(column + row * stride_n, mask=element, other=0.0), row)
+            for i in range(0, rows):
+                earlier = is_element(i + d * 0, first, rows, mask_ptr) & (d < dim)
+                x = tl.load(column + i * stride_n, mask=earlier, other=0.0)
+                rank += tl.where(earlier & (key_of(x, i) == key) & (i < row), more, 0)
+        tl.store(at, rank.to(rank_ptr.dtype.element_ty), mask=element)
+
+
+def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
+    """Launch the tiles that sets of these lengths may need: each set is found by one of them."""
+    if x.stride(-2) >= 1 << 20:  # a tile counts its memory in 32 bits
+        x = x.contiguous()
+    knots = 1 if weight is None else weight.shape[1]
+    logs, above = _tiles(sets), -1
+    with torch.cuda.device_of(x):
+        for log in logs:
+            logr, logc, features, warps = TILES[log]
+            fill = sets.varied and ranks is not None and sets.length > 1 << log
+            _pool[(sets.count * triton.cdiv(sets.dim, features),)](
+                *(x, weight, y, ranks, ordered, *sets.args, *strides(x), knots, above),
+                *(fill, logr, logc, features),
+                num_warps=warps,
+            )
+            if ranks is not None and x.dtype.itemsize > 2:  # keys of 16 bits know their rows
+                features = max(16, min(128, TOP * 4 >> log))
+                _break_ties[(sets.count * triton.cdiv(sets.dim, features),)](
+                    *(x, ranks, *sets.args, *strides(x), above, 1 << log, features),
+                    num_warps=max(1, (features << log) >> 10),
+                )
+            above = 1 << log
+        if sets.length > TOP:
+            large.sort(x, sets, weight, y, ranks, ordered, TOP)
+
+
+def _tiles(sets: Sets) -> list[int]:
+    """log2 of their rows: one tile for sets of one length, steps of four for mixed ones."""
+    log = max(3, (sets.length - 1).bit_length())
+    if sets.packed or sets.varied:
+        return sorted(range(min(log, max(TILES)), 2, -2))
+    return [log] if log in TILES else []
+
+
+def _transposed(weight: Tensor) -> Tensor:
+    """Knots (G, k, D): neighbouring features next to one another, as in x."""
+    return weight.float().transpose(1, 2).contiguous()
+
+
+def _new_ranks(x: Tensor, sets: Sets, offsets: Tensor | None) -> Tensor:
+    """Memory for ranks, with those of masked rows in place: after the elements, by position."""
+    ranks = torch.empty(x.shape, dtype=rank_dtype(x.shape, offsets), device=x.device)
+    if sets.mask is not None:
+        fill = sets.mask.sum(-1, keepdim=True) + (~sets.mask).cumsum(-1) - 1
+        ranks.copy_(fill.unsqueeze(-1))
+    return ranks
+
+
+# --------------------------------------------------------------------------------------------------
+# The operators of ../pool.py
+
+
+def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: bool):
+    sets, knots = Sets(x.shape, mask, lengths, offsets), _transposed(weight)
+    y = torch.empty(pooled_shape(x, offsets), dtype=x.dtype, device=x.device)
+    if sets.length > HUGE and not sets.packed:
+        order = ranks(x, mask, lengths, offsets)
+        sum_ranked(x, knots, order, sets, y)
+        return y, order, scatter(x.float(), order, sets) if kept else no_rows(x)
+    order = _new_ranks(x, sets, offsets) if ranked else None
+    ordered = None
+    if kept or sets.length > TOP:  # large sets are sorted there
+        ordered = torch.empty(x.shape, dtype=sorted_dtype(x), device=x.device)
+    _sort(x, sets, knots, y, order, ordered)
+    return (
+        y,
+        no_ranks(x, offsets) if order is None else order,
+        ordered if kept else no_rows(x),
+    )
+
+
+def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
+    sets = Sets(x.shape, mask, lengths, offsets)
+    if (
+        sets.length > HUGE and not sets.packed
+    ):  # many programs for one set: a sort of torch has them
+        layout = Padded(tuple(x.shape[:3]), x.device, mask, lengths)
+        return layout.ranks(x).to(rank_dtype(x.shape, offsets))
+    order = _new_ranks(x, sets, offsets)
+    ordered = torch.empty(x.shape, device=x.device) if sets.length > TOP else None
+    _sort(x, sets, None, None, order, ordered)
+    return order
+
+
+def pool_ranked(x: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
+    y = torch.empty(pooled_shape(x, offsets), dtype=x.dtype, device=x.device)
+    sum_ranked(x, _transposed(weight), ranks, Sets(x.shape, mask, lengths, offsets), y)
+    return y
+
+
+def unpool(z: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
+    return unpool_rows(z, _transposed(weight), ranks, Sets(ranks.shape, mask, lengths, offsets))
+
+
+def knots(z: Tensor, x: Tensor, ranks: Tensor, mask, lengths, offsets, knots: int, dtype) -> Tensor:
+    sets = Sets(ranks.shape, mask, lengths, offsets)
+    return sum_knots(z, scatter(x, ranks, sets), sets, knots, dtype)
+
+
+def pull(z: Tensor, x: Tensor, weight: Tensor, ranks: Tensor, kept, mask, lengths, offsets):
+    sets = Sets(ranks.shape, mask, lengths, offsets)
+    ordered = kept if kept.shape == x.shape else scatter(x, ranks, sets)
+    dx = unpool_rows(z, _transposed(weight), ranks, sets)
+    return dx, sum_knots(z, ordered, sets, weight.shape[-1], weight.dtype)

@@ -1,0 +1,446 @@
+"""The relaxed sort on CUDA: the walk along the band of P, as in ``../cpu/relaxed_sort.py``.
+
+Every program takes a few rows and features and walks outwards from their diagonal, to both sides at
+once, until no entry of its tile counts any more. Rows of P serve P x; columns of P serve P^T v and
+the slope, by a recurrence of their own, so that every program adds up what it alone writes.
+
+Tensors are seen as rows, ``(-1, D)``: a row knows its set by division, or by a search in the
+offsets, so no grid depends on the sizes and nothing waits for the device.
+
+The slope adds up the errors of P x over the ranks. So a row adds up differences from its own x,
+which are small, and what a few steps gave goes to sums in float64, which costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+STEPS = {torch.float32: 8, torch.float64: 2}  # of a walk before it looks whether it may stop
+TILE = 128  # rows x features of a program, one warp: no warp waits for another's longer walk
+SCAN = 128  # rows that a program adds up at once
+LOG2E = tl.constexpr(1.4426950408889634)
+STEEPEST = tl.constexpr(1e28)  # multiples of it stay finite, so that they leave a gap of 0 at 0
+
+
+# --------------------------------------------------------------------------------------------------
+# Where a program is
+
+
+@triton.jit
+def set_bounds(number, length, batch, lengths, offsets):
+    """First row of a set and the row after its last; inside the tensor whatever the sizes say."""
+    if offsets is not None:
+        first = (number // batch) * length
+        place = offsets + number % batch
+        start = tl.minimum(tl.maximum(tl.load(place).to(tl.int64), 0), length)
+        stop = tl.minimum(tl.load(place + 1).to(tl.int64), length)
+        start, stop = first + start, first + stop
+    else:
+        start = number * length
+        stop = start + length
+        if lengths is not None:
+            stop = start + tl.minimum(tl.load(lengths + number).to(tl.int64), length)
+    return start, stop
+
+
+@triton.jit
+def set_of_row(row, length, batch, searches, offsets):
+    """The number of a row's set, counted over all replicas."""
+    number = row // length
+    if offsets is not None:  # how many sets end at or before the row, by bisection
+        inner = row - number * length
+        low = tl.zeros_like(row)
+        high = low + batch
+        for _ in range(searches):
+            middle = (low + high) // 2
+            unsure = low < high
+            ends = unsure & (tl.load(offsets + 1 + middle, mask=unsure, other=0) <= inner)
+            low = tl.where(ends, middle + 1, low)
+            high = tl.where(unsure & (ends == 0), middle, high)
+        number = number * batch + tl.minimum(low, batch - 1)
+    return number
+
+
+@triton.jit
+def locate(rows, length, batch, searches, lengths, offsets, D, BR: tl.constexpr, BD: tl.constexpr):
+    """The tile of a program: where its entries lie, which rows and features are there at all, and
+    how many rows of the set there are from each row on, forwards and backwards (0 in padding)."""
+    blocks = tl.cdiv(D, BD)
+    program = tl.program_id(0)
+    row = (program // blocks).to(tl.int64) * BR + tl.arange(0, BR)
+    feature = (program % blocks) * BD + tl.arange(0, BD)
+    number = set_of_row(tl.minimum(row, rows - 1), length, batch, searches, offsets)
+    start, stop = set_bounds(number, length, batch, lengths, offsets)
+    element = (row < rows) & (row >= start) & (row < stop)
+    ahead = tl.where(element, stop - row, 0).to(tl.int32)
+    behind = tl.where(element, row - start + 1, 0).to(tl.int32)
+    at = row[:, None] * D + feature[None, :]
+    return at, (row < rows)[:, None], (feature < D)[None, :], ahead[:, None], behind[:, None]
+
+
+@triton.jit
+def faintest(ahead, behind, dtype: tl.constexpr):
+    """The logit to the base 2 below which n entries together do not change a sum of 1."""
+    digits: tl.constexpr = 52 if dtype == tl.float64 else 23
+    size = tl.maximum(ahead + behind - 1, 1).to(tl.float32)
+    return (-digits - tl.log2(size)).to(dtype)
+
+
+@triton.jit
+def steepness(temperature, dtype: tl.constexpr):
+    """What turns gaps into logits to the base 2."""
+    scale = LOG2E / tl.load(temperature).to(dtype)
+    return tl.where(scale > STEEPEST, STEEPEST, scale)  # NaN stays
+
+
+@triton.jit
+def any_counts(one, other, lowest):
+    """Does an entry of the tile still count? Outside the set the logit is -inf; NaN goes on."""
+    counts = ((one < lowest) & (other < lowest)) == 0
+    return tl.max(counts.to(tl.int32)) > 0
+
+
+# --------------------------------------------------------------------------------------------------
+# Walks
+
+
+@triton.jit
+def row_step(values, x, away, inside, scale, own, seen, logit):
+    """One more entry of every row, and with x; ``seen`` is the value of the entry before."""
+    value = tl.load(values + away, mask=inside)
+    logit = tl.where(inside, logit + (value - seen) * scale, float("-inf"))
+    entry = tl.exp2(logit)
+    return value, logit, entry, entry * (tl.load(x + away, mask=inside, other=0.0) - own)
+
+
+@triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
+def sort_kernel(
+    values,
+    x,
+    temperature,
+    result,
+    normaliser,
+    rows,
+    length,
+    batch,
+    searches,
+    lengths,
+    offsets,
+    D,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """P x and the sums of the unnormalised rows of P.
+
+    The m-th gap from the diagonal takes 2m - 1 times its width off the logit.
+    """
+    at, there, features, ahead, behind = locate(
+        rows, length, batch, searches, lengths, offsets, D, BR, BD
+    )
+    dtype: tl.constexpr = values.dtype.element_ty
+    scale = steepness(temperature, dtype)
+    lowest = faintest(ahead, behind, dtype)
+    inside = (ahead > 0) & features
+    values += at
+    x += at
+    upper = tl.load(values, mask=inside, other=0.0)  # the last values seen on each side
+    lower = upper
+    own = tl.load(x, mask=inside, other=0.0)
+    total = tl.zeros((BR, BD), tl.float64)
+    norm = tl.full((BR, BD), 1.0, tl.float64)
+    up = tl.zeros((BR, BD), dtype)  # logits on the side of larger values
+    down = tl.zeros((BR, BD), dtype)
+    m = tl.zeros((), tl.int32)
+    alive = length > 1
+    while alive:
+        entries = tl.zeros((BR, BD), dtype)
+        parts = tl.zeros((BR, BD), dtype)
+        for _ in tl.static_range(STEPS):
+            m += 1
+            away = m.to(tl.int64) * D
+            odd = (2 * m - 1).to(dtype) * scale
+            inside = (m < ahead) & features
+            lower, down, entry, part = row_step(values, x, away, inside, odd, own, lower, down)
+            entries += entry
+            parts += part
+            inside = (m < behind) & features
+            upper, up, entry, part = row_step(values, x, -away, inside, -odd, own, upper, up)
+            entries += entry
+            parts += part
+        norm += entries
+        total += parts
+        alive = any_counts(up, down, lowest)
+    total = tl.where(ahead > 0, own + total / norm, 0.0)
+    norm = tl.where(ahead > 0, norm, 0.0)
+    tl.store(result + at, total.to(dtype), mask=there & features)
+    tl.store(normaliser + at, norm.to(dtype), mask=there & features)
+
+
+@triton.jit
+def column_step(values, a, projected, away, inside, scale, m, own, target, seen, logit):
+    """One more entry of every column, with a, and its moment; ``seen`` is the difference between
+    the values of row and column at the entry before."""
+    gap = tl.load(values + away, mask=inside) - own
+    logit = tl.where(inside, logit + (gap + seen) * scale, float("-inf"))
+    part = tl.exp2(logit) * tl.load(a + away, mask=inside, other=0.0)
+    if projected is not None:
+        part *= target - tl.load(projected + away, mask=inside, other=0.0)
+    return gap, logit, part, part * m
+
+
+@triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
+def columns_kernel(
+    values,
+    a,
+    x,
+    projected,
+    temperature,
+    sums,
+    moments,
+    rows,
+    length,
+    batch,
+    searches,
+    lengths,
+    offsets,
+    D,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """P^T a, with a divided by the normaliser before. With x and projected = P x given, for the
+    slope: the column sums of the gradient to the logits, a_r (x_j - projected_r) P_rj, and their
+    moments, with j - r.
+
+    In column j, going on from row r to row q takes |s_r - s_j| + |s_q - s_j| off the logit: no
+    large terms cancel here either.
+    """
+    at, there, features, ahead, behind = locate(
+        rows, length, batch, searches, lengths, offsets, D, BR, BD
+    )
+    dtype: tl.constexpr = values.dtype.element_ty
+    scale = steepness(temperature, dtype)
+    lowest = faintest(ahead, behind, dtype)
+    inside = (ahead > 0) & features
+    values += at
+    a += at
+    own = tl.load(values, mask=inside, other=0.0)
+    total = tl.load(a, mask=inside, other=0.0)
+    target = own
+    if projected is not None:
+        projected += at
+        target = tl.load(x + at, mask=inside, other=0.0)
+        total *= target - tl.load(projected, mask=inside, other=0.0)
+    total = total.to(tl.float64)
+    moment = tl.zeros((BR, BD), tl.float64)
+    higher = tl.zeros((BR, BD), dtype)  # the last differences seen on each side
+    lower = tl.zeros((BR, BD), dtype)
+    up = tl.zeros((BR, BD), dtype)  # logits on the side of larger values
+    down = tl.zeros((BR, BD), dtype)
+    m = tl.zeros((), tl.int32)
+    alive = length > 1
+    while alive:
+        parts = tl.zeros((BR, BD), dtype)
+        bends = tl.zeros((BR, BD), dtype)
+        for _ in tl.static_range(STEPS):
+            m += 1
+            away = m.to(tl.int64) * D
+            step = m.to(dtype)
+            inside = (m < ahead) & features
+            lower, down, part, bend = column_step(
+                values, a, projected, away, inside, scale, -step, own, target, lower, down
+            )
+            parts += part
+            bends += bend
+            inside = (m < behind) & features
+            higher, up, part, bend = column_step(
+                values, a, projected, -away, inside, -scale, step, own, target, higher, up
+            )
+            parts += part
+            bends += bend
+        total += parts
+        moment += bends
+        alive = any_counts(up, down, lowest)
+    total = tl.where(ahead > 0, total, 0.0)
+    tl.store(sums + at, total.to(sums.dtype.element_ty), mask=there & features)
+    if projected is not None:
+        tl.store(moments + at, moment, mask=there & features)
+
+
+# --------------------------------------------------------------------------------------------------
+# The rest of the slope
+
+
+@triton.jit(do_not_specialize=["length", "batch"])
+def running_kernel(
+    sums, running, length, batch, lengths, offsets, D, BR: tl.constexpr, BD: tl.constexpr
+):
+    """Running sums over every set: one program for a set and a few features."""
+    blocks = tl.cdiv(D, BD)
+    program = tl.program_id(0)
+    feature = (program % blocks) * BD + tl.arange(0, BD)
+    start, stop = set_bounds((program // blocks).to(tl.int64), length, batch, lengths, offsets)
+    carry = tl.zeros((BD,), tl.float64)
+    for first in range(start, stop, BR):
+        row = first + tl.arange(0, BR)
+        at = row[:, None] * D + feature[None, :]
+        inside = (row < stop)[:, None] & (feature < D)[None, :]
+        part = tl.load(sums + at, mask=inside, other=0.0)
+        tl.store(running + at, tl.cumsum(part, 0) + carry[None, :], mask=inside)
+        carry += tl.sum(part, 0)
+
+
+@triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
+def slope_kernel(
+    values,
+    sums,
+    moments,
+    running,
+    temperature,
+    result,
+    rows,
+    length,
+    batch,
+    searches,
+    lengths,
+    offsets,
+    D,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Put the slope together, with the sums over all larger and all smaller values: skip ties."""
+    at, there, features, ahead, behind = locate(
+        rows, length, batch, searches, lengths, offsets, D, BR, BD
+    )
+    inside = (ahead > 0) & features
+    values += at
+    own = tl.load(values, mask=inside, other=0.0)
+    below = inside  # does the run of equal values go on?
+    above = inside
+    after = tl.zeros((BR, BD), tl.int32)  # how many equal values follow, and precede
+    before = tl.zeros((BR, BD), tl.int32)
+    m = tl.zeros((), tl.int32)
+    alive = length > 1
+    while alive:
+        for _ in tl.static_range(STEPS):
+            m += 1
+            away = m.to(tl.int64) * D
+            inside = (m < ahead) & features
+            below &= inside & (tl.load(values + away, mask=inside, other=0.0) == own)
+            after += below.to(tl.int32)
+            inside = (m < behind) & features
+            above &= inside & (tl.load(values - away, mask=inside, other=0.0) == own)
+            before += above.to(tl.int32)
+        alive = tl.max((below | above).to(tl.int32)) > 0
+
+    inside = (ahead > 0) & features
+    running += at
+    larger = tl.load(
+        running - (before.to(tl.int64) + 1) * D, mask=inside & (before + 1 < behind), other=0.0
+    )
+    through = tl.load(running + after.to(tl.int64) * D, mask=inside, other=0.0)
+    everything = tl.load(running + (ahead.to(tl.int64) - 1) * D, mask=inside, other=0.0)
+    column = tl.load(sums + at, mask=inside, other=0.0)
+    moment = tl.load(moments + at, mask=inside, other=0.0)
+    slope = 2 * moment + (after - before) * column + (larger - (everything - through))
+    slope /= tl.load(temperature).to(tl.float64)
+    slope = tl.where(ahead > 0, slope, 0.0).to(result.dtype.element_ty)
+    tl.store(result + at, slope, mask=there & features)
+
+
+# --------------------------------------------------------------------------------------------------
+# The operators of ../relaxed_sort.py
+
+
+class Layout(NamedTuple):
+    """What the kernels are told of the sets, in the order of their arguments."""
+
+    rows: int
+    length: int  # rows of a slot, or of all packed sets of a replica
+    batch: int  # packed sets of a replica
+    searches: int  # bisections that find one of them
+    lengths: Tensor | None
+    offsets: Tensor | None
+    dim: int
+
+    @property
+    def count(self) -> int:
+        """Sets of all replicas."""
+        slots = self.rows // self.length
+        return slots if self.offsets is None else slots * self.batch
+
+    @property
+    def empty(self) -> bool:
+        return self.rows * self.dim == 0 or self.count == 0
+
+
+def describe(values: Tensor, lengths: Tensor | None, offsets: Tensor | None) -> Layout:
+    length, dim = values.shape[-2:]
+    rows = values.shape[:-1].numel()
+    batch = 0 if offsets is None else len(offsets) - 1
+    if lengths is not None:
+        lengths = lengths.expand(values.shape[:2]).contiguous()
+    if offsets is not None:
+        offsets = offsets.contiguous()
+    return Layout(rows, length, batch, batch.bit_length(), lengths, offsets, dim)
+
+
+def launch(kernel, sets: Layout, tensors: list[Tensor | None]) -> None:
+    """Run a kernel on tiles of all rows and features."""
+    width = min(triton.next_power_of_2(sets.dim), 32)
+    height = TILE // width
+    steps = STEPS[tensors[0].dtype]
+    grid = (triton.cdiv(sets.rows, height) * triton.cdiv(sets.dim, width),)
+    kernel[grid](*tensors, *sets, height, width, steps, num_warps=1)
+
+
+def launch_running(sets: Layout, sums: Tensor, running: Tensor) -> None:
+    """Its programs are sets, not rows; 8 features are as much as memory hands out at once."""
+    width = min(triton.next_power_of_2(sets.dim), 8)
+    grid = (sets.count * triton.cdiv(sets.dim, width),)
+    layout = (sets.length, sets.batch, sets.lengths, sets.offsets, sets.dim)
+    running_kernel[grid](sums, running, *layout, SCAN, width, num_warps=4)
+
+
+def sort(values: Tensor, x: Tensor, temperature: Tensor, normaliser, lengths, offsets):
+    sets = describe(values, lengths, offsets)
+    if sets.empty:
+        return torch.zeros_like(values), torch.zeros_like(values)
+    values, x = values.contiguous(), x.contiguous()
+    result, normaliser = torch.empty_like(values), torch.empty_like(values)
+    with torch.cuda.device_of(values):
+        launch(sort_kernel, sets, [values, x, temperature, result, normaliser])
+    return result, normaliser
+
+
+def unsort(values, v, temperature, normaliser, lengths, offsets) -> Tensor:
+    sets = describe(values, lengths, offsets)
+    if sets.empty:
+        return torch.zeros_like(values)
+    values, v = values.contiguous(), (v / normaliser).contiguous()
+    result = torch.empty_like(values)
+    with torch.cuda.device_of(values):
+        launch(columns_kernel, sets, [values, v, None, None, temperature, result, None])
+    return result
+
+
+def slope(values, a, x, projected, temperature, normaliser, lengths, offsets) -> Tensor:
+    sets = describe(values, lengths, offsets)
+    if sets.empty:
+        return torch.zeros_like(values)
+    a = a / normaliser
+    values, a, x, projected = (t.contiguous() for t in (values, a, x, projected))
+    sums, moments, running = (torch.empty_like(values, dtype=torch.float64) for _ in range(3))
+    result = torch.empty_like(values)
+    with torch.cuda.device_of(values):
+        launch(columns_kernel, sets, [values, a, x, projected, temperature, sums, moments])
+        launch_running(sets, sums, running)
+        launch(slope_kernel, sets, [values, sums, moments, running, temperature, result])
+    return result

@@ -1,0 +1,145 @@
+"""Device functions: sort and rank the columns of a tile that lies in registers.
+
+A tile is (BN, BD): BN = R * C rows, padded to a power of two, of BD features. The sort is bitonic.
+Exchanges over less than R rows happen inside a thread (split and join), wider ones between the
+lanes of a warp (gather): no shared memory, few instructions, and little for the compiler to do.
+"""
+
+import triton
+import triton.language as tl
+
+LOWEST = tl.constexpr(-2147483648)  # below the key of any number: padding
+
+
+@triton.jit
+def key_of(x, row):
+    """Integers in the order of the numbers x, NaN above all.
+
+    Those of 16 bits hold the row too, so that no two are equal and smaller rows come first.
+    """
+    if x.dtype.primitive_bitwidth == 16:
+        bits = (x.to(tl.float32) + 0.0).to(x.dtype).to(tl.int16, bitcast=True).to(tl.int32)
+        key = bits ^ ((bits >> 15) & 0x7FFF)
+        key = (tl.where(x != x, 0x7FFF, key) << 16) | (0xFFFF - row)
+    else:
+        bits = (x + 0.0).to(tl.int32, bitcast=True)  # -0.0 becomes 0.0
+        key = tl.where(x != x, 0x7FFFFFFF, bits ^ ((bits >> 31) & 0x7FFFFFFF))
+    return key
+
+
+@triton.jit
+def value_of(key, dtype: tl.constexpr):
+    """The numbers whose keys these are."""
+    if dtype.primitive_bitwidth == 16:
+        bits = key >> 16
+        x = (bits ^ ((bits >> 15) & 0x7FFF)).to(tl.int16).to(dtype, bitcast=True)
+    else:
+        x = (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
+def _exchange(x, J: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
+    """Rows at distance 2^J: the larger one first or, in every other block of 2^K rows, last."""
+    S: tl.constexpr = 1 << J
+    A: tl.constexpr = BN // (2 * S)
+    a, b = tl.split(tl.permute(tl.reshape(x, (A, 2, S * BD)), (0, 2, 1)))
+    first, second = tl.maximum(a, b), tl.minimum(a, b)
+    if K > 0:
+        turned = (((tl.arange(0, A) << (J + 1)) >> K) & 1)[:, None] == 1
+        first, second = tl.where(turned, second, first), tl.where(turned, first, second)
+    return tl.reshape(tl.permute(tl.join(first, second), (0, 2, 1)), (BN, BD))
+
+
+@triton.jit
+def _turned(x, level, R: tl.constexpr, C: tl.constexpr, BD: tl.constexpr):
+    """Every other group of R * 2^level rows with its order reversed: ~ of an integer."""
+    c = tl.arange(0, C)[:, None]
+    return tl.reshape(tl.reshape(x, (C, R * BD)) ^ -((c >> level) & 1), (R * C, BD))
+
+
+@triton.jit
+def merge_tile(x, level, LOGR: tl.constexpr, R: tl.constexpr, C: tl.constexpr, BD: tl.constexpr):
+    """Bitonic groups of R * 2^level rows into descending order."""
+    c = tl.arange(0, C)[:, None]
+    x = tl.reshape(x, (C, R * BD))
+    s = (1 << level) >> 1
+    while s > 0:
+        other = tl.gather(x, (c ^ s) + tl.zeros((C, R * BD), tl.int32), 0)
+        x = tl.where((c & s) == 0, tl.maximum(x, other), tl.minimum(x, other))
+        s >>= 1
+    x = tl.reshape(x, (R * C, BD))
+    for i in tl.static_range(LOGR):
+        x = _exchange(x, LOGR - 1 - i, 0, R * C, BD)
+    return x
+
+
+@triton.jit
+def sort_tile(x, LOGR: tl.constexpr, LOGC: tl.constexpr, BD: tl.constexpr):
+    """The columns of integers (BN, BD) in descending order."""
+    R: tl.constexpr = 1 << LOGR
+    C: tl.constexpr = 1 << LOGC
+    x = _turned(x, 0, R, C, BD)
+    for k in tl.static_range(LOGR):
+        for i in tl.static_range(k + 1):
+            x = _exchange(x, k - i, (k + 1) % LOGR, R * C, BD)
+    x = _turned(x, 0, R, C, BD)
+    for level in range(1, LOGC + 1):
+        x = _turned(x, level, R, C, BD)
+        x = merge_tile(x, level, LOGR, R, C, BD)
+        x = _turned(x, level, R, C, BD)
+    return x
+
+
+@triton.jit
+def _count_larger(x, key, group, count, H: tl.constexpr, C: tl.constexpr, BD: tl.constexpr):
+    """Add to count how many of x[group], x (C, H, BD), are larger than the key."""
+    if H == 1:
+        larger = tl.gather(tl.reshape(x, (C, BD)), group, 0) > key
+        count = tl.where(larger, count + 1, count)
+    else:
+        a, b = tl.split(tl.permute(tl.reshape(x, (C, 2, (H // 2) * BD)), (0, 2, 1)))
+        count = _count_larger(a, key, group, count, H // 2, C, BD)
+        count = _count_larger(b, key, group, count, H // 2, C, BD)
+    return count
+
+
+@triton.jit
+def count_larger(x, key, LOG: tl.constexpr, BD: tl.constexpr):
+    """For every key how many in its column of sorted x (2^LOG, BD) are larger.
+
+    A search among at most 32 groups, whose first elements one warp can hold, then a count in one.
+    """
+    LOGC: tl.constexpr = min(LOG, 5)
+    C: tl.constexpr = 1 << LOGC
+    H: tl.constexpr = 1 << (LOG - LOGC)
+    groups = tl.reshape(x, (C, H, BD))
+    first = tl.max(groups, axis=1)
+    group = tl.zeros(key.shape, tl.int32)
+    for i in tl.static_range(LOGC):
+        step = C >> (i + 1)
+        probe = group + step - (1 if H == 1 else 0)  # groups of one are counted themselves
+        group = tl.where(tl.gather(first, probe, 0) > key, group + step, group)
+    if H == 1:
+        return group
+    return _count_larger(groups, key, group, group * H, H, C, BD)
+
+
+@triton.jit
+def one_group(rank, short, size):
+    """Let the equal elements of a column follow one another where they are all one group.
+
+    That is the usual accident, or the zeros of a ReLU. A group of m at rank r leaves the sum of the
+    ranks ``short`` of m (m - 1) / 2, and the sum of their squares short of a number that gives r.
+    Returns the ranks, and 1 for columns that have more groups, whose ranks stay as they are. Rows
+    that are no elements have rank -1.
+    """
+    ranks = tl.maximum(rank, 0)
+    squares = (size - 1) * size * (2 * size - 1) // 6 - tl.sum(ranks * ranks, axis=0)[None, :]
+    m = ((1 + tl.sqrt((8 * short + 1).to(tl.float32))) * 0.5 + 0.5).to(tl.int32)
+    r = (squares - (m - 1) * m * (2 * m - 1) // 6) // tl.maximum(2 * short, 1)
+    group = (rank == r) & (short > 0)
+    one = tl.sum(group.to(tl.int32), axis=0)[None, :] == m
+    group = (group & one).to(tl.int32)
+    rank += group * (tl.cumsum(group, axis=0) - group)
+    return rank, tl.where((short > 0) & ~one, 1, 0)
