@@ -1,96 +1,345 @@
-"""The Triton kernels of the hard pool against the definition in float64."""
+"""The Triton kernels of the hard pool against the definition in float64.
+
+On a GPU at every size; without one in Triton's interpreter, where small sizes stand for large ones.
+"""
 
 import pytest
 import torch
 
+import fspool
 from fspool.functional.pool import pool_definition
+from fspool.functional.unpool import unpool_definition
 from fspool.layouts import Packed, Padded
 
 from .interpreter import DEVICE
 
 pool = pytest.importorskip("fspool.kernels.cuda.pool")
-large = pytest.importorskip("fspool.kernels.cuda.large")
+from fspool.kernels.cuda import large, pull, sets  # noqa: E402
+
+CPU = DEVICE == "cpu"
+SIZES = [0, 1, 2, 9, 31, 32, 33, 65, 130]
+if not CPU:
+    SIZES += [255, 256, 257, 511, 513, 1023, 1024, 1025, 2047, 2049, 4095, 4096, 4097, 20_000]
+needs_gpu = pytest.mark.skipif(CPU, reason="needs a CUDA device")
 
 
-def check(a, b, tol=1e-6):
-    b = b.double()
-    error = (a.double() - b).abs().max() / b.abs().max().clamp(min=1e-30) if b.numel() else 0
-    assert error <= tol, error
-
-
-def run(x, weight, sets, kept=True):
-    arguments = (sets.mask, sets.lengths, sets.offsets)
-    y, ranks, ordered = pool.pool(x, weight, *arguments, True, kept)
-    expected, order = pool_definition(x.double(), weight.double(), sets)
-    assert torch.equal(ranks.long(), order.long())
-    check(y, expected)
-    z = torch.randn_like(expected).float()
-    rows, dw = pool.pull(z, x, weight, ranks, ordered, *arguments)
-    xx, ww = x.double().requires_grad_(), weight.double().requires_grad_()
-    out, _ = pool_definition(xx, ww, sets)
-    dx, dww = torch.autograd.grad(out, (xx, ww), z.double())
-    check(rows, dx)
-    check(dw, dww)
-
-
-@pytest.mark.parametrize("n", [1, 2, 5, 10, 32, 33, 100, 300])
-def test_full(n):
-    x = torch.randn(2, 2, n, 5, device=DEVICE)
-    run(x, torch.randn(2, 5, 7, device=DEVICE), Padded((2, 2, n), x.device))
+@pytest.fixture(autouse=True)
+def poison():
+    """Memory that nobody writes to holds NaN, or negative integers."""
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills what torch.empty returns
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    """Sets of more than 16 rows count as large, and are merged from blocks of 4 rows."""
-    if DEVICE == "cpu":
+    """In the interpreter sets of more than 16 rows are large, and merged from blocks of 16 rows."""
+    if CPU:
         monkeypatch.setattr(pool, "TILES", {3: pool.TILES[3], 4: pool.TILES[4]})
         monkeypatch.setattr(pool, "TOP", 16)
-        monkeypatch.setattr(large, "LOGR", 2)
-        monkeypatch.setattr(large, "LOGC", 1)
-        monkeypatch.setattr(large, "SAMPLES", 2)
+        monkeypatch.setattr(large, "LOGR", 3)
+        monkeypatch.setattr(large, "LOGC", 2)
+        monkeypatch.setattr(large, "SAMPLES", 6)
         monkeypatch.setattr(large, "RANK", (8, 16, 2, 4))
-    return 1 if DEVICE == "cpu" else 64
 
 
-def test_large(small_tiles):
-    n = 83 * small_tiles
-    x = torch.randn(1, 2, n, 3, device=DEVICE)
-    x[0, 0, :, 1] = x[0, 0, :, 1].round()
-    run(x, torch.randn(1, 3, 7, device=DEVICE), Padded((1, 2, n), x.device))
+def close(name, actual, expected, tolerance=1e-6):
+    assert actual.shape == expected.shape, name
+    if expected.numel():
+        error = (actual.double() - expected).abs().max() / expected.abs().max().clamp(min=1e-30)
+        assert error <= tolerance, f"{name} is off by {error:.1e}"  # NaN fails too
 
 
-def test_packed():
-    x = torch.randn(2, 100, 3, device=DEVICE)
-    x[0, :, 1] = x[0, :, 1].round()
-    offsets = torch.tensor([0, 0, 1, 30, 30, 63, 100], device=DEVICE)
-    run(x, torch.randn(2, 3, 7, device=DEVICE), Packed((2, 6, 100), x.device, offsets))
+def check(x, weight, layout, kept=True, tolerance=1e-6):
+    """Everything that one layout can be asked for; x may hold anything in the padding."""
+    where = layout.mask, layout.lengths, layout.offsets
+    exact = layout.clear(x).double().requires_grad_()
+    knots = weight.double().requires_grad_()
+    y64, ranks64 = pool_definition(exact, knots, layout)
+    z = torch.randn(y64.shape, device=DEVICE).to(x.dtype)
+    dx64, dw64 = torch.autograd.grad(y64, (exact, knots), z.double())
+
+    y, ranks, ordered = pool.pool(x, weight, *where, True, kept)
+    close("y", y, y64, tolerance)
+    assert torch.equal(ranks.long(), ranks64.long()), "ranks"
+    assert torch.equal(pool.ranks(x, *where), ranks), "ranks alone"
+    close("y alone", pool.pool(x, weight, *where, False, False)[0], y64, tolerance)
+    close("y ranked", pool.pool_ranked(layout.clear(x), weight, ranks, *where), y64, tolerance)
+    dx, dw = pool.pull(z, x, weight, ranks, ordered, *where)
+    close("dx", dx, dx64, tolerance)
+    close("dw", dw, dw64, max(tolerance, 1e-6))
+    assert torch.equal(pool.unpool(z, weight, ranks, *where), dx), "unpool"
+    again = pool.knots(z, x, ranks, *where, weight.shape[-1], weight.dtype)
+    assert torch.equal(again, dw), "knots"
 
 
-def test_mask():
-    x = torch.randn(2, 3, 40, 3, device=DEVICE)
-    x[0, :, 1] = x[0, :, 1].round()
-    mask = torch.rand(2, 3, 40, device=DEVICE) < 0.5
-    mask[0, 0] = False
-    run(x, torch.randn(2, 3, 7, device=DEVICE), Padded((2, 3, 40), x.device, mask))
+def draw(*shape, dtype=torch.float32):
+    return torch.randn(shape, device=DEVICE).to(dtype)
 
 
-def test_lengths():
-    x = torch.randn(2, 3, 40, 3, device=DEVICE)
-    x[0, :, 1] = x[0, :, 1].round()
-    lengths = torch.tensor([[0, 1, 40], [2, 33, 17]], device=DEVICE)
-    run(x, torch.randn(2, 3, 7, device=DEVICE), Padded((2, 3, 40), x.device, None, lengths))
+@pytest.mark.parametrize("n", SIZES)
+def test_full_sets(n):
+    check(draw(2, 2, n, 5), draw(2, 5, 7), Padded((2, 2, n), torch.device(DEVICE)))
 
 
-@pytest.mark.parametrize("n", [7, 40])
-def test_ties(n):
-    x = torch.randn(1, 1, n, 7, device=DEVICE)
+@pytest.mark.parametrize("n", [17, 32, 150] if CPU else [1500, 2048, 5000, 9999])
+@pytest.mark.parametrize("ties", [False, True])
+def test_large_sets(small_tiles, n, ties):
+    x = draw(1, 2, n, 3)
+    if ties:
+        x[0, 0, :, 0], x[0, 0, :, 1] = x[0, 0, :, 0].round(), x[0, 0, :, 1].relu()
+    check(x, draw(1, 3, 7), Padded((1, 2, n), x.device))
+
+
+@pytest.mark.parametrize("n", [40] if CPU else [40, 300, 1024, 5000])
+@pytest.mark.parametrize("kind", ["lengths", "mask", "packed"])
+@pytest.mark.parametrize("big", [False, True])
+def test_sets_of_many_sizes(n, kind, big, request):
+    if big:
+        request.getfixturevalue("small_tiles")
+    sizes = torch.tensor([[0, 1, n, 2, 17], [n, 33 % n, 0, n - 1, 5]], device=DEVICE)
+    x = draw(2, 5, n, 3)
+    x[..., 1] = x[..., 1].round()
+    outside = torch.arange(n, device=DEVICE) >= sizes[..., None]
+    if kind == "mask":
+        outside = outside.gather(-1, torch.rand(outside.shape, device=DEVICE).argsort(-1))
+        layout = Padded((2, 5, n), x.device, ~outside)
+    elif kind == "lengths":
+        layout = Padded((2, 5, n), x.device, lengths=sizes)
+    else:
+        offsets = torch.nn.functional.pad(sizes[0].cumsum(0), (1, 0))
+        x = draw(2, int(offsets[-1]), 3)
+        x[..., 1] = x[..., 1].round()
+        layout = Packed((2, 5, x.shape[1]), x.device, offsets)
+    if kind != "packed":
+        x[outside] = torch.tensor([float("nan"), float("inf"), 1e30], device=DEVICE)
+    check(x, draw(2, 3, 7), layout)
+
+
+@pytest.mark.parametrize("n", [7, 40] if CPU else [7, 40, 100, 600, 1024, 3000])
+def test_ties_and_odd_numbers(n):
+    x = draw(1, 3, n, 7)
     x[..., 1] = 1.0
     x[..., 2] = x[..., 2].relu()
     x[..., 3] = x[..., 3].round()
     x[..., 4] = (x[..., 4] * 3).round()
     x[..., 5, 5] = x[..., 2, 5]
-    x[..., 6] = torch.tensor([0.0, -0.0, float("nan"), float("inf"), -float("inf")]).repeat(n)[:n]
-    weight = torch.randn(1, 7, 7, device=DEVICE)
-    sets = Padded((1, 1, n), x.device)
-    _, ranks, _ = pool.pool(x, weight, None, None, None, True, True)
-    assert torch.equal(ranks.long(), sets.ranks(x).long())
+    x[:, 1, :7, 0] = torch.tensor([2.0, 0.0, 0.0, 1.0, 0.0, 1.0, 3.0], device=DEVICE)  # two groups
+    odd = torch.tensor([0.0, -0.0, float("nan"), float("inf"), -float("inf")], device=DEVICE)
+    x[..., 6] = odd.repeat(n)[:n]
+    layout = Padded((1, 3, n), x.device)
+    assert torch.equal(pool.ranks(x, None, None, None).long(), layout.ranks(x).long())
+    check(x[..., :6], draw(1, 6, 7), layout)
+    y = pool.pool(x, draw(1, 7, 7).abs() + 1, None, None, None, False, False)[0]
+    assert y[..., 6].isnan().all() and not y[..., :6].isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("n", [5, 40] if CPU else [5, 40, 600, 1500])
+def test_half_precision(dtype, n):
+    layout = Padded((1, 3, n), torch.device(DEVICE))
+    eps = torch.finfo(dtype).eps
+    check(draw(1, 3, n, 4, dtype=dtype), draw(1, 4, 7), layout, tolerance=eps)
+
+
+@pytest.mark.parametrize("knots", [1, 2, 20, 33, 70])
+def test_any_number_of_knots(knots):
+    check(draw(1, 3, 11, 4), draw(1, 4, knots), Padded((1, 3, 11), torch.device(DEVICE)))
+
+
+def test_strides_without_a_copy():
+    x = draw(1, 3, 4, 11).transpose(2, 3)
+    check(x, draw(1, 4, 7), Padded((1, 3, 11), x.device))
+    check(draw(1, 6, 22, 8)[:, ::2, ::2, ::2], draw(1, 4, 7), Padded((1, 3, 11), x.device))
+
+
+def test_far_apart_rows_are_copied():
+    x = torch.zeros(1, 1, device=DEVICE).expand(1, 1 << 20)[:, :1]
+    far = torch.as_strided(torch.randn(1 << 21, device=DEVICE), (1, 1, 2, 1), (0, 0, 1 << 20, 1))
+    check(far, draw(1, 1, 3), Padded((1, 1, 2), x.device))
+
+
+def test_memory_counted_in_64_bits(monkeypatch):
+    for module in (pull, large):
+        monkeypatch.setattr(module, "is_wide", lambda *_: True)
+    check(draw(2, 2, 40, 5), draw(2, 5, 7), Padded((2, 2, 40), torch.device(DEVICE)))
+    assert not sets.is_wide(draw(2, 2, 40, 5))
+
+
+def test_without_kept_rows():
+    check(draw(2, 2, 9, 5), draw(2, 5, 7), Padded((2, 2, 9), torch.device(DEVICE)), kept=False)
+
+
+def test_nothing():
+    for shape in [(1, 0, 4, 3), (0, 2, 4, 3), (1, 2, 0, 3)]:
+        check(draw(*shape), draw(shape[0], 3, 7), Padded(shape[:3], torch.device(DEVICE)))
+
+
+@needs_gpu
+def test_wrong_sizes_stay_inside_the_memory():
+    x, weight = draw(1, 2, 40, 3), draw(1, 3, 7)
+    pool.pool(x, weight, None, torch.tensor([[99, -3]], device=DEVICE), None, True, True)
+    offsets = torch.tensor([-5, 70, 20, 99], device=DEVICE)
+    pool.pool(draw(1, 80, 3), weight, None, None, offsets, True, True)
+    torch.cuda.synchronize()
+
+
+# --------------------------------------------------------------------------------------------------
+# Through the front door
+
+
+def double(t):
+    return t.detach().double().requires_grad_()
+
+
+@needs_gpu
+@pytest.mark.parametrize("n", [1, 10, 33, 200, 1024, 3000])
+def test_second_derivatives(n):
+    x, weight = draw(3, n, 4).requires_grad_(), draw(4, 7).requires_grad_()
+    exact = double(x), double(weight)
+    vectors = [torch.randn_like(t) for t in (x, weight)]
+
+    def twice(x, weight):
+        y = fspool.functional.fspool(x, weight)
+        gradients = torch.autograd.grad(y.square().sum(), (x, weight), create_graph=True)
+        dot = sum((g * v.to(g.dtype)).sum() for g, v in zip(gradients, vectors, strict=True))
+        return torch.autograd.grad(dot, (x, weight))
+
+    for name, a, b in zip(("x", "weight"), twice(x, weight), twice(*exact), strict=True):
+        close(name, a, b, 1e-5)
+
+
+@needs_gpu
+def test_float64_takes_the_definition():
+    x, weight = draw(3, 10, 4).double(), draw(4, 7).double()
+    y, order = fspool.functional.fspool(x, weight, return_order=True)
+    close("y", y, pool_definition(x[None], weight[None], Padded((1, 3, 10), x.device))[0][0], 1e-14)
+    assert fspool.functional.fsunpool(y, weight, order).dtype == torch.float64
+
+
+@needs_gpu
+def test_unpool_and_its_gradients():
+    x, weight = draw(3, 50, 4), draw(4, 7).requires_grad_()
+    _, order = fspool.functional.fspool(x, draw(4, 7), return_order=True)
+    z = draw(3, 4).requires_grad_()
+    out = fspool.functional.fsunpool(z, weight, order)
+    upstream = torch.randn_like(out)
+    exact = double(z), double(weight)
+    sets = Padded((1, 3, 50), x.device)
+    other = fspool.functional.order.Order(sets, order.ranks)
+    expected = unpool_definition(exact[0][None], exact[1][None], other)[0]
+    close("x", out, expected)
+    actual = torch.autograd.grad(out, (z, weight), upstream)
+    reference = torch.autograd.grad(expected, exact, upstream.double())
+    for name, a, b in zip(("dz", "dw"), actual, reference, strict=True):
+        close(name, a, b)
+
+
+def step(x, weight, sizes):
+    y = fspool.functional.fspool(x, weight, sizes=sizes)
+    return y, *torch.autograd.grad(y.square().sum(), (x, weight))
+
+
+@needs_gpu
+@pytest.mark.parametrize("n", [10, 100, 1500])
+def test_same_bits_every_time(n):
+    x, weight = draw(300, n, 40).requires_grad_(), draw(40, 20).requires_grad_()
+    sizes = torch.randint(0, n + 1, (300,), device=DEVICE)
+    first = step(x, weight, sizes)
+    for a, b in zip(first, step(x, weight, sizes), strict=True):
+        assert torch.equal(a, b)
+
+
+@needs_gpu
+@pytest.mark.parametrize("n", [10, 100, 1500])
+def test_cuda_graphs(n):
+    x, weight = draw(30, n, 40).requires_grad_(), draw(40, 20).requires_grad_()
+    sizes = torch.randint(0, n + 1, (30,), device=DEVICE)
+    expected = step(x, weight, sizes)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step(x, weight, sizes)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(x, weight, sizes)
+    for t in captured:
+        t.detach().fill_(float("nan"))
+    graph.replay()
+    for a, b in zip(captured, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@needs_gpu
+def test_compiled_without_breaks_and_with_few_compilations():
+    weight = draw(40, 20).requires_grad_()
+    count = torch._dynamo.testing.CompileCounter()
+    layer = torch.compile(
+        lambda x: fspool.functional.fspool(x, weight), fullgraph=True, dynamic=True, backend=count
+    )
+    inductor = torch.compile(lambda x: fspool.functional.fspool(x, weight), fullgraph=True)
+    for n in range(3, 40):
+        x = draw(5, n, 40)
+        assert torch.equal(layer(x), fspool.functional.fspool(x, weight))
+    assert count.frame_count <= 2
+    x = draw(5, 17, 40).requires_grad_()
+    actual = torch.autograd.grad(inductor(x).sum(), (x, weight))
+    expected = torch.autograd.grad(fspool.functional.fspool(x, weight).sum(), (x, weight))
+    for a, b in zip(actual, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@needs_gpu
+def test_few_kernels_for_many_lengths():
+    """A length chooses its tile, and nothing else is compiled for it."""
+
+    def kernels():
+        return sum(len(cache[0]) for cache in pool._pool.device_caches.values())
+
+    weight = draw(1, 16, 20)
+    for n in (9, 16):
+        pool.pool(draw(1, 3, n, 16), weight, None, None, None, True, True)
+    before = kernels()
+    for n in range(9, 17):
+        for batch in (1, 2, 16):
+            pool.pool(draw(1, batch, n, 16), weight, None, None, None, True, True)
+    assert kernels() <= before + 1
+
+
+@needs_gpu
+def test_autocast():
+    linear = torch.nn.Linear(8, 16, device=DEVICE)
+    layer = fspool.FSPool(16, knots=5).to(DEVICE)
+    x = draw(4, 30, 8)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        h = linear(x)
+        y = layer(h)
+    assert h.dtype == y.dtype == torch.bfloat16
+    y.float().sum().backward()
+    assert linear.weight.grad.isfinite().all() and layer.weight.grad.dtype == torch.float32
+
+
+@needs_gpu
+def test_vmap_and_replicas():
+    x, weight = draw(4, 3, 20, 8), draw(4, 8, 5)
+    together = fspool.functional.fspool(x, weight)
+    mapped = torch.vmap(fspool.functional.fspool)(x, weight)
+    alone = torch.stack([fspool.functional.fspool(a, w) for a, w in zip(x, weight, strict=True)])
+    assert torch.equal(together, alone) and torch.equal(mapped, alone)
+
+
+@needs_gpu
+def test_another_stream_and_no_synchronisation():
+    x, weight = draw(30, 100, 40).requires_grad_(), draw(40, 20).requires_grad_()
+    sizes = torch.randint(0, 101, (30,), device=DEVICE)
+    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    packed = draw(int(offsets[-1]), 40).requires_grad_()
+    step(x, weight, sizes)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(x, weight, sizes)
+        y = fspool.functional.fspool(packed, weight, offsets=offsets)
+        torch.autograd.grad(y.sum(), (packed, weight))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

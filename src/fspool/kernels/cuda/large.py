@@ -13,12 +13,12 @@ import triton.language as tl
 from torch import Tensor
 
 from .piecewise import load_weights
-from .sets import ANY, Sets, find, index, is_element, is_wide, strides
+from .sets import ANY, Sets, find, index, is_element, is_wide, program, strides
 from .sorting import LOWEST, count_larger, key_of, merge_tile, sort_tile, value_of
 
 LOGR, LOGC = 6, 5  # log2 of the rows of a thread and of their groups: two blocks of 1024
-SAMPLES = 9  # log2
-RANK = 8, 128, 4, 4  # features, rows, programs a set, warps
+SAMPLES = 9  # log2, of which count_larger needs more than 5
+RANK = 8, 128, 8, 4  # features, rows, programs a set, warps
 
 
 @triton.jit
@@ -73,10 +73,8 @@ def _sort(
     """Some features of a set of more than ``above`` rows."""
     TILE: tl.constexpr = 1 << (LOGR + LOGC)
     HALF: tl.constexpr = TILE // 2
-    blocks = tl.cdiv(dim, BD)
-    s = tl.program_id(0) // blocks
-    d = (tl.program_id(0) % blocks) * BD + tl.arange(0, BD)[None, :]
-    g, b, packed, first, rows, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    g, b, d = program(dim, BD)
+    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     if rows <= above:
         return
     inside = d < dim
@@ -138,12 +136,9 @@ def _rank(
     BD: tl.constexpr,
 ):
     """How many are larger: among some samples in registers, then step by step in memory."""
-    pid = tl.program_id(0)
-    blocks = tl.cdiv(dim, BD)
-    d = (pid % blocks) * BD + tl.arange(0, BD)[None, :]
-    start = ((pid // blocks) % split) * BR
-    s = pid // blocks // split
-    g, b, packed, first, rows, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    g, pid, d = program(dim, BD)
+    start, b = (pid % split) * BR, pid // split
+    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     if rows <= above:
         return
     inside = d < dim
@@ -157,7 +152,8 @@ def _rank(
     held = (sample < size) & inside
     samples = tl.load(sorted_ptr + index(sample, WIDE) * dim, mask=held, other=0.0)
     samples = tl.where(held, key_of(samples, sample), LOWEST)
-    for r in range(start, rows, split * BR):
+    owned = rows if offsets_ptr is not None else length
+    for r in range(start, owned, split * BR):
         row = r + tl.arange(0, BR)[:, None]
         element = is_element(row, first, rows, mask_ptr) & inside
         x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
@@ -178,15 +174,17 @@ def _rank(
             for i in range(0, r, BR):
                 other = i + tl.arange(0, BR)[:, None]
                 valid = is_element(other, first, rows, mask_ptr) & inside
-                at = x_ptr + index(other, WIDE) * stride_n + d * stride_d
-                earlier = key_of(tl.load(at, mask=valid, other=0.0).to(tl.float32), other)
+                where = x_ptr + index(other, WIDE) * stride_n + d * stride_d
+                earlier = key_of(tl.load(where, mask=valid, other=0.0).to(tl.float32), other)
                 before += tl.sum((valid & (earlier == equal)).to(tl.int32), axis=0)[None, :]
             group = (element & (key == equal)).to(tl.int32)
             rank += group * (before + tl.cumsum(group, axis=0) - group)
             equal = _highest(tl.where(tied & (key < equal), key, LOWEST))
-        tl.store(
-            rank_ptr + index(row, WIDE) * dim, rank.to(rank_ptr.dtype.element_ty), mask=element
-        )
+        if offsets_ptr is None and mask_ptr is None:  # padding comes last, by position
+            rank = tl.where(element, rank, row)
+            element = (row < length) & inside
+        at = rank_ptr + index(row, WIDE) * dim
+        tl.store(at, rank.to(rank_ptr.dtype.element_ty), mask=element)
 
 
 @triton.jit
@@ -207,14 +205,14 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
     knots = 1 if weight is None else weight.shape[1]
     wide = is_wide(x)
     features = 16
-    _sort[(sets.count * triton.cdiv(sets.dim, features),)](
+    _sort[sets.grid(sets.batch, features)](
         *(x, weight, y, ordered.view(torch.int32), *sets.args, *strides(x), knots, above),
         *(wide, LOGR, LOGC, 64, features),
         num_warps=16,
     )
     if ranks is not None:
         features, rows, split, warps = RANK
-        _rank[(sets.count * triton.cdiv(sets.dim, features) * split,)](
+        _rank[sets.grid(sets.batch * split, features)](
             *(x, ordered, ranks, *sets.args, *strides(x), above, split),
             *(wide, SAMPLES, rows, features),
             num_warps=warps,

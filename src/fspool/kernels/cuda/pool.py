@@ -12,7 +12,7 @@ from ..shapes import no_ranks, no_rows, pooled_shape, rank_dtype, sorted_dtype
 from . import large
 from .piecewise import load_weights
 from .pull import scatter, sum_knots, sum_ranked, unpool_rows
-from .sets import ANY, Sets, find, is_element, strides
+from .sets import ANY, Sets, find, is_element, program, strides
 from .sorting import LOWEST, count_larger, key_of, one_group, sort_tile, value_of
 
 # log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps.
@@ -20,7 +20,7 @@ TILES = {
     3: (3, 0, 32, 1),
     4: (4, 0, 32, 1),
     5: (5, 0, 32, 1),
-    6: (5, 1, 32, 2),
+    6: (4, 2, 32, 4),
     7: (5, 2, 32, 4),
     8: (5, 3, 32, 8),
     9: (4, 5, 16, 16),
@@ -36,6 +36,7 @@ def _pool(
     w_ptr,
     y_ptr,
     rank_ptr,
+    tie_ptr,
     sorted_ptr,
     offsets_ptr,
     sizes_ptr,
@@ -56,10 +57,8 @@ def _pool(
 ):
     """Sets of more than ``above`` rows, and at most those of the tile."""
     BN: tl.constexpr = 1 << (LOGR + LOGC)
-    blocks = tl.cdiv(dim, BD)
-    s = tl.program_id(0) // blocks
-    d = (tl.program_id(0) % blocks) * BD + tl.arange(0, BD)[None, :]
-    g, b, packed, first, rows, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    g, b, d = program(dim, BD)
+    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     if (rows <= above) | (rows > BN):
         return
     row = tl.arange(0, BN)[:, None]
@@ -81,6 +80,10 @@ def _pool(
     if rank_ptr is not None:
         rank_ptr += first * dim
         rank = count_larger(largest_first, key, LOGR + LOGC, BD)
+        if tie_ptr is not None:  # without ties the ranks of a column have this sum
+            total = size * (size - 1) // 2
+            tied = tl.sum(tl.where(element, rank, 0), axis=0)[None, :] < total
+            tl.store(tie_ptr + (g * batch + b) * dim + d, tied.to(tl.int32), mask=d < dim)
         if offsets_ptr is None and mask_ptr is None:  # padding comes last, by position
             rank = tl.where(element, rank, row)
             element = (row < length) & (d < dim)
@@ -95,6 +98,7 @@ def _pool(
 def _break_ties(
     x_ptr,
     rank_ptr,
+    tie_ptr,
     offsets_ptr,
     sizes_ptr,
     mask_ptr,
@@ -106,32 +110,38 @@ def _break_ties(
     stride_n,
     stride_d,
     above,
+    SHARE: tl.constexpr,
     BN: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Equal elements, which all got the rank of their first one, in the order of their rows."""
-    blocks = tl.cdiv(dim, BD)
-    s = tl.program_id(0) // blocks
-    d = (tl.program_id(0) % blocks) * BD + tl.arange(0, BD)[None, :]
-    g, b, packed, first, rows, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    if (rows <= above) | (rows > BN):
+    """Equal elements, which all got the rank of their first one, in the order of their rows.
+
+    A program looks at some sets at once, since most have no ties.
+    """
+    g, chunk, d = program(dim, BD)
+    some = chunk * SHARE + tl.arange(0, SHARE)[:, None]
+    flags = tie_ptr + (g * batch + some) * dim + d
+    if tl.max(tl.load(flags, mask=(some < batch) & (d < dim), other=0)) == 0:
         return
     row = tl.arange(0, BN)[:, None]
-    element = is_element(row, first, rows, mask_ptr) & (d < dim)
-    at = rank_ptr + first * dim + row * dim + d
-    rank = tl.load(at, mask=element, other=0).to(tl.int32)
-    short = size * (size - 1) // 2 - tl.sum(rank, axis=0)[None, :]  # 0 where all are distinct
-    short = tl.where(d < dim, short, 0)
-    if tl.max(short) > 0:
-        rank, more = one_group(tl.where(element, rank, -1), short, size)
-        if tl.max(more) > 0:
-            column = x_ptr + g * stride_g + b * stride_b + packed * stride_n + d * stride_d
-            key = key_of(tl.load(column + row * stride_n, mask=element, other=0.0), row)
-            for i in range(0, rows):
-                earlier = is_element(i + d * 0, first, rows, mask_ptr) & (d < dim)
-                x = tl.load(column + i * stride_n, mask=earlier, other=0.0)
-                rank += tl.where(earlier & (key_of(x, i) == key) & (i < row), more, 0)
-        tl.store(at, rank.to(rank_ptr.dtype.element_ty), mask=element)
+    for b in range(chunk * SHARE, tl.minimum(chunk * SHARE + SHARE, batch)):
+        packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+        mine = (rows > above) & (rows <= BN)  # the flags of other sets hold anything
+        flag = tl.load(tie_ptr + (g * batch + b) * dim + d, mask=(d < dim) & mine, other=0)
+        tied = flag > 0
+        if tl.max(flag) > 0:
+            element = is_element(row, first, rows, mask_ptr) & tied
+            ranks = rank_ptr + first * dim + row * dim + d
+            rank = tl.load(ranks, mask=element, other=0).to(tl.int32)
+            rank, more = one_group(tl.where(element, rank, -1), size, tied)
+            if tl.max(more) > 0:
+                column = x_ptr + g * stride_g + b * stride_b + packed * stride_n + d * stride_d
+                key = key_of(tl.load(column + row * stride_n, mask=element, other=0.0), row)
+                for i in range(0, rows):
+                    earlier = is_element(i + d * 0, first, rows, mask_ptr) & (more > 0)
+                    x = tl.load(column + i * stride_n, mask=earlier, other=0.0)
+                    rank += (earlier & (key_of(x, i) == key) & (i < row)).to(tl.int32)
+            tl.store(ranks, rank.to(rank_ptr.dtype.element_ty), mask=element)
 
 
 def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
@@ -139,21 +149,25 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
     if x.stride(-2) >= 1 << 20:  # a tile counts its memory in 32 bits
         x = x.contiguous()
     knots = 1 if weight is None else weight.shape[1]
-    logs, above = _tiles(sets), -1
+    above = -1
     with torch.cuda.device_of(x):
-        for log in logs:
+        for log in _tiles(sets):
             logr, logc, features, warps = TILES[log]
             fill = sets.varied and ranks is not None and sets.length > 1 << log
-            _pool[(sets.count * triton.cdiv(sets.dim, features),)](
-                *(x, weight, y, ranks, ordered, *sets.args, *strides(x), knots, above),
+            ties = None
+            if ranks is not None and x.dtype.itemsize > 2:  # keys of 16 bits know their rows
+                shape = sets.replicas, sets.batch, sets.dim
+                ties = torch.empty(shape, dtype=torch.int32, device=x.device)
+            _pool[sets.grid(sets.batch, features)](
+                *(x, weight, y, ranks, ties, ordered, *sets.args, *strides(x), knots, above),
                 *(fill, logr, logc, features),
                 num_warps=warps,
             )
-            if ranks is not None and x.dtype.itemsize > 2:  # keys of 16 bits know their rows
-                features = max(16, min(128, TOP * 4 >> log))
-                _break_ties[(sets.count * triton.cdiv(sets.dim, features),)](
-                    *(x, ranks, *sets.args, *strides(x), above, 1 << log, features),
-                    num_warps=max(1, (features << log) >> 10),
+            if ties is not None:
+                share, features, warps = (16, 128, 4) if log <= 5 else (1, features, warps)
+                _break_ties[sets.grid(triton.cdiv(sets.batch, share), features)](
+                    *(x, ranks, ties, *sets.args, *strides(x), above, share, 1 << log, features),
+                    num_warps=warps,
                 )
             above = 1 << log
         if sets.length > TOP:
@@ -163,8 +177,9 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
 def _tiles(sets: Sets) -> list[int]:
     """log2 of their rows: one tile for sets of one length, steps of four for mixed ones."""
     log = max(3, (sets.length - 1).bit_length())
+    top = min(log, max(TILES))
     if sets.packed or sets.varied:
-        return sorted(range(min(log, max(TILES)), 2, -2))
+        return sorted(range(top, 4, -2)) or [top]  # below 2^5 rows a tile of its own costs more
     return [log] if log in TILES else []
 
 
@@ -197,7 +212,8 @@ def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: 
     ordered = None
     if kept or sets.length > TOP:  # large sets are sorted there
         ordered = torch.empty(x.shape, dtype=sorted_dtype(x), device=x.device)
-    _sort(x, sets, knots, y, order, ordered)
+    if y.numel():
+        _sort(x, sets, knots, y, order, ordered)
     return (
         y,
         no_ranks(x, offsets) if order is None else order,
@@ -214,7 +230,8 @@ def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
         return layout.ranks(x).to(rank_dtype(x.shape, offsets))
     order = _new_ranks(x, sets, offsets)
     ordered = torch.empty(x.shape, device=x.device) if sets.length > TOP else None
-    _sort(x, sets, None, None, order, ordered)
+    if order.numel():
+        _sort(x, sets, None, None, order, ordered)
     return order
 
 

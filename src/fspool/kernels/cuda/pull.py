@@ -8,23 +8,55 @@ import triton.language as tl
 from torch import Tensor
 
 from .piecewise import gather_weights, knot_of, load_knots
-from .sets import ANY, Sets, find, index, is_element, is_wide, strides
+from .sets import ANY, Sets, find, index, is_element, is_wide, program, strides
 
-ROWS, FEATURES, WARPS = 32, 32, 1  # of a tile
-PROGRAMS = 2048  # enough to fill a device
+FEATURES = 32  # of a tile
+PROGRAMS = 1024  # enough to fill a device
 FINISH = 64  # knots of a program
-SHARE = 4
 
 
-def _split(sets: Sets) -> int:
+def _rows(sets: Sets) -> tuple[int, int]:
+    """Rows of a tile, and warps."""
+    return (64, 4) if sets.length > 32 else (max(8, triton.next_power_of_2(sets.length)), 1)
+
+
+def _split(sets: Sets, rows: int) -> int:
     """Programs that share the rows of a set."""
     if not sets.packed:
-        return triton.cdiv(sets.length, ROWS)
+        return triton.cdiv(sets.length, rows)
     mean = triton.cdiv(sets.length, max(sets.batch, 1))
-    return min(64, triton.cdiv(2 * mean, ROWS))  # most sets are done in one turn
+    return min(64, triton.cdiv(2 * mean, rows))  # most sets are done in one turn
 
 
-@triton.jit(do_not_specialize=(*ANY, "split", "share"))
+@triton.jit
+def _unpool_block(
+    r,
+    z,
+    w,
+    rank_ptr,
+    x_ptr,
+    mask_ptr,
+    first,
+    rows,
+    owned,
+    size,
+    d,
+    dim,
+    knots,
+    WIDE: tl.constexpr,
+    KP: tl.constexpr,
+    BR: tl.constexpr,
+):
+    row = r + tl.arange(0, BR)[:, None]
+    at = first * dim + (index(row, WIDE) * dim + d)
+    stored = (row < owned) & (d < dim)
+    element = is_element(row, first, rows, mask_ptr) & stored
+    rank = tl.load(rank_ptr + at, mask=element, other=0).to(tl.int32)
+    x = tl.where(element, gather_weights(w, rank, size, knots, KP) * z, 0.0)
+    tl.store(x_ptr + at, x, mask=stored)
+
+
+@triton.jit(do_not_specialize=(*ANY, "split"))
 def _unpool(
     z_ptr,
     w_ptr,
@@ -38,50 +70,56 @@ def _unpool(
     dim,
     knots,
     split,
-    share,
     WIDE: tl.constexpr,
     KP: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """x = f(rank) z, zeros in the padding, for every ``split``-th block of rows of some sets."""
-    pid = tl.program_id(0)
-    blocks = tl.cdiv(dim, BD)
-    d = (pid % blocks) * BD + tl.arange(0, BD)[None, :]
-    pid //= blocks
-    chunks = tl.cdiv(batch, share)
-    chunk = pid // split
-    w = load_knots(w_ptr + (chunk // chunks).to(tl.int64) * knots * dim, d, knots, dim, KP)
-    start = (chunk // chunks) * batch + (chunk % chunks) * share
-    stop = tl.minimum(start + share, (chunk // chunks + 1) * batch)
-    for s in range(start, stop):
-        g, b, _, first, rows, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-        z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
-        owned = rows if offsets_ptr is not None else length
-        for r in range((pid % split) * BR, owned, split * BR):
-            row = r + tl.arange(0, BR)[:, None]
-            at = first * dim + (index(row, WIDE) * dim + d)
-            stored = (row < owned) & (d < dim)
-            element = is_element(row, first, rows, mask_ptr) & stored
-            rank = tl.load(rank_ptr + at, mask=element, other=0).to(tl.int32)
-            x = tl.where(element, gather_weights(w, rank, size, knots, KP) * z, 0.0)
-            tl.store(x_ptr + at, x, mask=stored)
+    """x = f(rank) z, zeros in the padding, for every ``split``-th block of rows of a set."""
+    g, pid, d = program(dim, BD)
+    b = pid // split
+    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    w = load_knots(w_ptr + g * knots * dim, d, knots, dim, KP)
+    z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
+    r = (pid % split) * BR
+    if offsets_ptr is None:
+        _unpool_block(
+            r,
+            z,
+            w,
+            rank_ptr,
+            x_ptr,
+            mask_ptr,
+            first,
+            rows,
+            length,
+            size,
+            d,
+            dim,
+            knots,
+            WIDE,
+            KP,
+            BR,
+        )
+    else:
+        while r < rows:
+            _unpool_block(
+                r, z, w, rank_ptr, x_ptr, None, first, rows, rows, size, d, dim, knots, WIDE, KP, BR
+            )
+            r += split * BR
 
 
 def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
     """f(rank) z, of the shape of the ranks."""
     x = torch.empty(ranks.shape, dtype=z.dtype, device=z.device)
-    split, blocks = _split(sets), triton.cdiv(sets.dim, FEATURES)
-    share = 1 if split > 1 else min(SHARE, max(1, sets.count * blocks // PROGRAMS))
-    grid = (sets.replicas * triton.cdiv(sets.batch, share) * split * blocks,)
-    if grid[0]:
-        rows = min(ROWS, max(8, triton.next_power_of_2(sets.length)))
+    if x.numel():
+        rows, warps = _rows(sets)
+        split = _split(sets, rows)
         with torch.cuda.device_of(z):
-            _unpool[grid](
-                *(z.contiguous(), weight, ranks, x, *sets.args),
-                *(weight.shape[1], split, share, is_wide(x), knots_tile(weight.shape[1])),
-                *(rows, FEATURES),
-                num_warps=WARPS,
+            _unpool[sets.grid(sets.batch * split, FEATURES)](
+                *(z.contiguous(), weight, ranks, x, *sets.args, weight.shape[1], split),
+                *(is_wide(x), knots_tile(weight.shape[1]), rows, FEATURES),
+                num_warps=warps,
             )
     return x
 
@@ -127,27 +165,22 @@ def _sum_knots(
     Sets of one size have the same hats, so that their ranks are summed before; the others one by
     one. Sums in a fixed order, and no atomics: always the same bits.
     """
-    pid = tl.program_id(0)
-    blocks = tl.cdiv(dim, BD)
-    d = (pid % blocks) * BD + tl.arange(0, BD)[None, :]
-    part = pid // blocks
-    chunks = tl.cdiv(batch, share)
-    chunk = part // split
-    start = (chunk // chunks) * batch + (chunk % chunks) * share
-    stop = tl.minimum(start + share, (chunk // chunks + 1) * batch)
-    _, _, _, _, _, smallest = find(start, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    g, part, d = program(dim, BD)
+    start = part // split * share
+    stop = tl.minimum(start + share, batch)
+    _, _, _, smallest = find(g, start, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     largest = smallest
     if offsets_ptr is not None or sizes_ptr is not None:
-        for s in range(start, stop):
-            _, _, _, _, _, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+        for b in range(start, stop):
+            _, _, _, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
             smallest = tl.minimum(smallest, size)
             largest = tl.maximum(largest, size)
     total = tl.zeros((KP, BD), tl.float32)
     for r in range((part % split) * BR, largest, split * BR):
         row = r + tl.arange(0, BR)[:, None]
         by_rank = tl.zeros((BR, BD), tl.float32)
-        for s in range(start, stop):
-            g, b, _, first, _, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+        for b in range(start, stop):
+            _, first, _, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
             z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0)
             at = sorted_ptr + first * dim + (index(row, WIDE) * dim + d)
             x = tl.load(at, mask=(row < size) & (d < dim), other=0.0)
@@ -158,28 +191,31 @@ def _sum_knots(
         if smallest == largest:
             total += _to_knots(by_rank, r, largest, knots, KP, BR)
     k = tl.arange(0, KP)[:, None]
-    at = part_ptr + (part.to(tl.int64) * knots + k) * dim + d
+    parts = tl.num_programs(0) // tl.cdiv(dim, BD)
+    at = part_ptr + ((g * parts + part) * knots + k) * dim + d
     tl.store(at, total, mask=(k < knots) & (d < dim))
 
 
 def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.dtype) -> Tensor:
     """The gradient to the knots, (G, D, k), from x in sorted order."""
-    split, blocks = _split(sets), triton.cdiv(sets.dim, FEATURES)
-    share = min(32, max(1, sets.count * split * blocks // PROGRAMS))
-    parts = sets.replicas * triton.cdiv(sets.batch, share) * split
-    sums = torch.empty(parts, knots, sets.dim, device=z.device)
-    if parts * blocks:
+    rows = 16 if sets.length <= 16 else 32
+    split = _split(sets, rows)
+    programs = sets.replicas * sets.batch * split * triton.cdiv(sets.dim, FEATURES)
+    share = min(32, max(1, programs // PROGRAMS))
+    parts = triton.cdiv(sets.batch, share) * split
+    sums = torch.empty(sets.replicas, parts, knots, sets.dim, device=z.device)
+    if sums.numel():
         with torch.cuda.device_of(z):
-            _sum_knots[(parts * blocks,)](
-                *(z.contiguous(), ordered, sums, *sets.args),
-                *(knots, split, share, is_wide(ordered), knots_tile(knots), ROWS, FEATURES),
-                num_warps=WARPS,
+            _sum_knots[sets.grid(parts, FEATURES)](
+                *(z.contiguous(), ordered, sums, *sets.args, knots, split, share),
+                *(is_wide(ordered), knots_tile(knots), rows, FEATURES),
+                num_warps=2,
             )
     out = torch.empty(sets.replicas, sets.dim, knots, dtype=dtype, device=z.device)
     if out.numel():
         with torch.cuda.device_of(z):
             _finish[(out.numel() // FINISH + 1,)](
-                *(sums, out, parts // sets.replicas, sets.dim, knots, out.numel()),
+                *(sums, out, parts, sets.dim, knots, out.numel()),
                 *(32, FINISH),
                 num_warps=4,
             )
@@ -228,10 +264,8 @@ def _sum_ranked(
     BD: tl.constexpr,
 ):
     """y = sum of f(rank) x over a set."""
-    blocks = tl.cdiv(dim, BD)
-    s = tl.program_id(0) // blocks
-    d = (tl.program_id(0) % blocks) * BD + tl.arange(0, BD)[None, :]
-    g, b, packed, first, rows, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    g, b, d = program(dim, BD)
+    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     w = load_knots(w_ptr + g * knots * dim, d, knots, dim, KP)
     x_ptr += g * stride_g + b * stride_b + packed * stride_n
     total = tl.zeros((BR, BD), tl.float32)
@@ -245,18 +279,17 @@ def _sum_ranked(
         weight = gather_weights(w, rank, size, knots, KP)
         total += tl.where(element, weight * x.to(tl.float32), 0.0)
     y = tl.sum(total, axis=0)[None, :]
-    tl.store(y_ptr + s.to(tl.int64) * dim + d, y, mask=d < dim)
+    tl.store(y_ptr + (g * batch + b) * dim + d, y, mask=d < dim)
 
 
 def sum_ranked(x: Tensor, weight: Tensor, ranks: Tensor, sets: Sets, y: Tensor) -> None:
     knots = weight.shape[1]
-    grid = (sets.count * triton.cdiv(sets.dim, FEATURES),)
-    if grid[0]:
+    if y.numel():
         with torch.cuda.device_of(x):
-            _sum_ranked[grid](
+            _sum_ranked[sets.grid(sets.batch, FEATURES)](
                 *(x, weight, ranks, y, *sets.args, *strides(x), knots),
-                *(is_wide(x, ranks), knots_tile(knots), ROWS, FEATURES),
-                num_warps=WARPS,
+                *(is_wide(x, ranks), knots_tile(knots), 32, FEATURES),
+                num_warps=1,
             )
 
 
@@ -280,10 +313,8 @@ def _scatter(
     BD: tl.constexpr,
 ):
     """Every row to the place of its rank."""
-    blocks = tl.cdiv(dim, BD)
-    s = tl.program_id(0) // blocks
-    d = (tl.program_id(0) % blocks) * BD + tl.arange(0, BD)[None, :]
-    g, b, packed, first, rows, size = find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    g, b, d = program(dim, BD)
+    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     x_ptr += g * stride_g + b * stride_b + packed * stride_n
     for r in range(0, rows, BR):
         row = r + tl.arange(0, BR)[:, None]
@@ -298,12 +329,11 @@ def _scatter(
 def scatter(x: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
     """x by rank; nothing is written beyond the elements of a set."""
     ordered = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    grid = (sets.count * triton.cdiv(sets.dim, FEATURES),)
-    if grid[0]:
+    if x.numel():
         with torch.cuda.device_of(x):
-            _scatter[grid](
+            _scatter[sets.grid(sets.batch, FEATURES)](
                 *(x, ranks, ordered, *sets.args, *strides(x)),
-                *(is_wide(x, ranks), ROWS, FEATURES),
-                num_warps=WARPS,
+                *(is_wide(x, ranks), 32, FEATURES),
+                num_warps=1,
             )
     return ordered

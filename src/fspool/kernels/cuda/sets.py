@@ -1,7 +1,7 @@
 """Where the sets of a batch lie, for kernels: padded, masked or packed, in one form.
 
-A set is numbered s = replica * batch + b. It owns ``rows`` rows, of which ``size`` are elements:
-fewer with a mask, whose elements may lie anywhere; otherwise the elements come first.
+A set owns ``rows`` rows, of which ``size`` are elements: fewer with a mask, whose elements may lie
+anywhere; otherwise the elements come first. A program's second number is its replica.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 # Integers that change from call to call: a kernel must not be compiled for each of their values.
-ANY = ("batch", "length", "knots", "stride_g", "stride_b")
+ANY = ("batch", "length", "knots")
 
 
 class Sets:
@@ -30,7 +30,10 @@ class Sets:
         self.mask = mask
         self.packed, self.varied = offsets is not None, mask is None and lengths is not None
         self.args = (offsets, lengths, mask, self.batch, self.length, self.dim)
-        self.count = self.replicas * self.batch
+
+    def grid(self, programs: int, features: int) -> tuple[int, int]:
+        """For kernels that call ``program``: programs of a replica's sets, times those of x."""
+        return programs * triton.cdiv(self.dim, features), self.replicas
 
 
 def strides(x: Tensor) -> tuple[int, int, int, int]:
@@ -50,13 +53,11 @@ def index(row, WIDE: tl.constexpr):
 
 
 @triton.jit
-def find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length):
-    """Replica, number in it, first packed row, first row of all, rows and elements of set s.
+def find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length):
+    """First packed row, first row of all, rows and elements of set b of replica g.
 
     Lengths and offsets are not checked on CUDA; wrong ones must not lead outside the memory.
     """
-    g = (s // batch).to(tl.int64)
-    b = (s % batch).to(tl.int64)
     if offsets_ptr is not None:
         packed = tl.minimum(tl.maximum(tl.load(offsets_ptr + b).to(tl.int64), 0), length)
         end = tl.minimum(tl.load(offsets_ptr + b + 1).to(tl.int64), length)
@@ -64,15 +65,25 @@ def find(s, offsets_ptr, sizes_ptr, mask_ptr, batch, length):
         size = rows
         first = g * length + packed
     else:
-        packed = b * 0
+        packed = g * 0
         first = (g * batch + b) * length
         rows = length
         size = length
         if sizes_ptr is not None:
-            size = tl.minimum(tl.maximum(tl.load(sizes_ptr + s).to(tl.int32), 0), length)
+            size = tl.load(sizes_ptr + g * batch + b).to(tl.int32)
+            size = tl.minimum(tl.maximum(size, 0), length)
             if mask_ptr is None:
                 rows = size
-    return g, b, packed, first, rows, size
+    return packed, first, rows, size
+
+
+@triton.jit
+def program(dim, BD: tl.constexpr):
+    """Replica (64 bits, for what is multiplied with it), program of its sets, and features."""
+    blocks = tl.cdiv(dim, BD)
+    pid = tl.program_id(0)
+    d = (pid % blocks) * BD + tl.arange(0, BD)[None, :]
+    return tl.program_id(1).to(tl.int64), pid // blocks, d
 
 
 @triton.jit
