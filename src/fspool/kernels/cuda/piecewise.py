@@ -8,14 +8,13 @@ import triton.language as tl
 def knot_of(rank, size, knots):
     """The knot left of a rank, and how far beyond it the rank lies, in 0..1.
 
-    In integers up to the one product with 1 / (size - 1), so that a rank on a knot is on it. The
-    half keeps the rounding of that product away from the next knot.
+    What is left over is counted in integers, so that a rank on a knot is on it. The half keeps the
+    rounding of the other product away from the next knot.
     """
     span = tl.maximum(size - 1, 1)
     scale = 1.0 / span.to(tl.float32)
-    position = rank * (knots - 1)
-    left = ((position.to(tl.float32) + 0.5) * scale).to(tl.int32)
-    return left, (position - left * span).to(tl.float32) * scale
+    left = (rank.to(tl.float32) * ((knots - 1) * scale) + 0.5 * scale).to(tl.int32)
+    return left, (rank * (knots - 1) - left * span).to(tl.float32) * scale
 
 
 @triton.jit
@@ -24,7 +23,7 @@ def load_weights(w_ptr, rank, size, d, inside, knots, dim):
     left, beyond = knot_of(rank, size, knots)
     a = tl.load(w_ptr + left * dim + d, mask=inside, other=0.0)
     b = tl.load(w_ptr + tl.minimum(left + 1, knots - 1) * dim + d, mask=inside, other=0.0)
-    return (1 - beyond) * a + beyond * b
+    return a + beyond * (b - a)
 
 
 @triton.jit
@@ -40,4 +39,4 @@ def gather_weights(w, rank, size, knots, KP: tl.constexpr):
     left, beyond = knot_of(rank, size, knots)
     a = tl.gather(w, tl.minimum(left, KP - 1), 0)
     b = tl.gather(w, tl.minimum(left + 1, KP - 1), 0)
-    return (1 - beyond) * a + beyond * b
+    return a + beyond * (b - a)

@@ -80,10 +80,14 @@ def _pool(
     if rank_ptr is not None:
         rank_ptr += first * dim
         rank = count_larger(largest_first, key, LOGR + LOGC, BD)
-        if tie_ptr is not None:  # without ties the ranks of a column have this sum
-            total = size * (size - 1) // 2
-            tied = tl.sum(tl.where(element, rank, 0), axis=0)[None, :] < total
-            tl.store(tie_ptr + (g * batch + b) * dim + d, tied.to(tl.int32), mask=d < dim)
+        if tie_ptr is not None:
+            counted = tl.where(element, rank, 0)
+            total = size * (size - 1) // 2  # of the ranks of a column without ties
+            if LOGC == 0:  # a warp has one sum for all features sooner than one for each
+                short = (d < dim) & (tl.sum(counted) < total * tl.sum((d < dim).to(tl.int32)))
+            else:
+                short = tl.sum(counted, axis=0)[None, :] < total
+            tl.store(tie_ptr + (g * batch + b) * dim + d, short.to(tl.int32), mask=d < dim)
         if offsets_ptr is None and mask_ptr is None:  # padding comes last, by position
             rank = tl.where(element, rank, row)
             element = (row < length) & (d < dim)

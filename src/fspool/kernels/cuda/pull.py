@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .piecewise import gather_weights, knot_of, load_knots
+from .piecewise import gather_weights, knot_of, load_knots, load_weights
 from .sets import ANY, Sets, find, index, is_element, is_wide, program, strides
 
 FEATURES = 32  # of a tile
@@ -28,34 +28,6 @@ def _split(sets: Sets, rows: int) -> int:
     return min(64, triton.cdiv(2 * mean, rows))  # most sets are done in one turn
 
 
-@triton.jit
-def _unpool_block(
-    r,
-    z,
-    w,
-    rank_ptr,
-    x_ptr,
-    mask_ptr,
-    first,
-    rows,
-    owned,
-    size,
-    d,
-    dim,
-    knots,
-    WIDE: tl.constexpr,
-    KP: tl.constexpr,
-    BR: tl.constexpr,
-):
-    row = r + tl.arange(0, BR)[:, None]
-    at = first * dim + (index(row, WIDE) * dim + d)
-    stored = (row < owned) & (d < dim)
-    element = is_element(row, first, rows, mask_ptr) & stored
-    rank = tl.load(rank_ptr + at, mask=element, other=0).to(tl.int32)
-    x = tl.where(element, gather_weights(w, rank, size, knots, KP) * z, 0.0)
-    tl.store(x_ptr + at, x, mask=stored)
-
-
 @triton.jit(do_not_specialize=(*ANY, "split"))
 def _unpool(
     z_ptr,
@@ -71,42 +43,39 @@ def _unpool(
     knots,
     split,
     WIDE: tl.constexpr,
+    SMALL: tl.constexpr,
     KP: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """x = f(rank) z, zeros in the padding, for every ``split``-th block of rows of a set."""
+    """x = f(rank) z, zeros in the padding, for every ``split``-th block of rows of a set.
+
+    Small sets have fewer ranks than a tile has rows: f is made once for each rank.
+    """
     g, pid, d = program(dim, BD)
     b = pid // split
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    w = load_knots(w_ptr + g * knots * dim, d, knots, dim, KP)
+    w_ptr += g * knots * dim
     z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
-    r = (pid % split) * BR
-    if offsets_ptr is None:
-        _unpool_block(
-            r,
-            z,
-            w,
-            rank_ptr,
-            x_ptr,
-            mask_ptr,
-            first,
-            rows,
-            length,
-            size,
-            d,
-            dim,
-            knots,
-            WIDE,
-            KP,
-            BR,
-        )
+    if SMALL:
+        every = tl.arange(0, BR)[:, None]
+        w = z * load_weights(w_ptr, every, size, d, (every < size) & (d < dim), knots, dim)
     else:
-        while r < rows:
-            _unpool_block(
-                r, z, w, rank_ptr, x_ptr, None, first, rows, rows, size, d, dim, knots, WIDE, KP, BR
-            )
-            r += split * BR
+        w = load_knots(w_ptr, d, knots, dim, KP)
+    r = (pid % split) * BR
+    owned = rows if offsets_ptr is not None else length
+    while r < owned:
+        row = r + tl.arange(0, BR)[:, None]
+        at = first * dim + (index(row, WIDE) * dim + d)
+        stored = (row < owned) & (d < dim)
+        element = is_element(row, first, rows, mask_ptr) & stored
+        rank = tl.load(rank_ptr + at, mask=element, other=0).to(tl.int32)
+        if SMALL:
+            x = tl.gather(w, rank, 0)
+        else:
+            x = gather_weights(w, rank, size, knots, KP) * z
+        tl.store(x_ptr + at, tl.where(element, x, 0.0), mask=stored)
+        r += split * BR
 
 
 def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
@@ -114,11 +83,11 @@ def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
     x = torch.empty(ranks.shape, dtype=z.dtype, device=z.device)
     if x.numel():
         rows, warps = _rows(sets)
-        split = _split(sets, rows)
+        split, small = _split(sets, rows), sets.length <= rows
         with torch.cuda.device_of(z):
             _unpool[sets.grid(sets.batch * split, FEATURES)](
                 *(z.contiguous(), weight, ranks, x, *sets.args, weight.shape[1], split),
-                *(is_wide(x), knots_tile(weight.shape[1]), rows, FEATURES),
+                *(is_wide(x), small, knots_tile(weight.shape[1]), rows, FEATURES),
                 num_warps=warps,
             )
     return x
