@@ -289,13 +289,14 @@ def operator_calls():
     ):
         z = random(2, 3, 4)
         ranks = pool_kernels.ranks(data, *sets)
-        yield "pool", (data, weight, *sets, True)
-        yield "pool", (data, weight, *sets, False)
+        kept = pool_kernels.pool(data, weight, *sets, False, True)[2]
+        yield "pool", (data, weight, *sets, True, True)
+        yield "pool", (data, weight, *sets, False, False)
         yield "ranks", (data, *sets)
         yield "pool_ranked", (data, weight, ranks, *sets)
         yield "unpool", (z, weight, ranks, *sets)
         yield "knots", (z, data, ranks, *sets, 3, torch.float64)
-        yield "pull", (z, data, weight, ranks, *sets)
+        yield "pull", (z, data, weight, ranks, kept, *sets)
         if sets[0] is None:
             values = data.sort(-2, descending=True).values
             if sets[2] is not None:
@@ -311,12 +312,16 @@ def operator_calls():
             yield "relaxed_sort", (values, data, *tail)
             yield "relaxed_unsort", (values, data, *tail)
             yield "relaxed_slope", (values, projected, data, projected, *tail)
+    a, b, mask = random(2, 3, 5, 2), random(2, 3, 5, 2), torch.rand(2, 3, 5) < 0.7
+    yield "nearest", (a, b, None, "squared")
+    yield "nearest", (a, b, mask, "huber")
 
 
 def test_opcheck_of_every_operator():
     checked = set()
     for name, arguments in operator_calls():
-        differentiable = name not in ("ranks", "pull") and (name, arguments[-1]) != ("pool", False)
+        differentiable = name not in ("ranks", "pull", "nearest")
+        differentiable &= (name, arguments[-1]) != ("pool", False)
         if differentiable:
             arguments = [
                 a.clone().requires_grad_()

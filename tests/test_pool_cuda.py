@@ -5,6 +5,7 @@ On a GPU at every size; without one in Triton's interpreter, where small sizes s
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 import fspool
 from fspool.functional.pool import pool_definition
@@ -274,7 +275,7 @@ def test_cuda_graphs(n):
 @needs_gpu
 def test_compiled_without_breaks_and_with_few_compilations():
     weight = draw(40, 20).requires_grad_()
-    count = torch._dynamo.testing.CompileCounter()
+    count = CompileCounter()
     layer = torch.compile(
         lambda x: fspool.functional.fspool(x, weight), fullgraph=True, dynamic=True, backend=count
     )
@@ -330,14 +331,14 @@ def test_vmap_and_replicas():
 
 
 @needs_gpu
-def test_another_stream_and_no_synchronisation():
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_nothing_waits_for_the_device():
     x, weight = draw(30, 100, 40).requires_grad_(), draw(40, 20).requires_grad_()
     sizes = torch.randint(0, 101, (30,), device=DEVICE)
     offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
     packed = draw(int(offsets[-1]), 40).requires_grad_()
-    step(x, weight, sizes)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         step(x, weight, sizes)
         y = fspool.functional.fspool(packed, weight, offsets=offsets)
         torch.autograd.grad(y.sum(), (packed, weight))

@@ -1,0 +1,86 @@
+"""Compile the Triton kernels for a GPU where there is none: ``python -m tests.offline``.
+
+The interpreter takes more than the compiler does. So every launch is turned into a compilation for
+the same arguments, and the functions that launch run as they are, on CPU tensors and to no result.
+"""
+
+import sys
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+
+class Driver:
+    """As much of a driver as the compiler asks for: a Hopper GPU that nothing runs on."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+def compile_only(kernel, grid):
+    def launch(*arguments, **options):
+        kernel.warmup(*arguments, grid=grid, **options)
+
+    return launch
+
+
+def pool() -> None:
+    from fspool.kernels.cuda import pool
+
+    weight = torch.randn(1, 16, 5)
+    kinds = [(8, "full"), (40, "mask"), (300, "lengths"), (1025, "offsets")]
+    for n, kind in kinds:
+        x = torch.randn(1, n, 16) if kind == "offsets" else torch.randn(1, 1, n, 16)
+        if kind == "mask":
+            x = x.bfloat16()
+        z = torch.randn(1, 1, 16)
+        sets = {
+            "full": (None, None, None),
+            "mask": (torch.ones(1, 1, n, dtype=torch.bool), None, None),
+            "lengths": (None, torch.tensor([[n]]), None),
+            "offsets": (None, None, torch.tensor([0, n])),
+        }[kind]
+        _, ranks, kept = pool.pool(x, weight, *sets, True, True)
+        pool.pull(z, x, weight, ranks, kept, *sets)
+        pool.knots(z, x, ranks, *sets, 5, torch.float32)
+        pool.pool_ranked(x, weight, ranks, *sets)
+
+
+def relaxed_sort() -> None:
+    from fspool.kernels.cuda import relaxed_sort
+
+    temperature = torch.ones(())
+    for dtype in (torch.float32, torch.float64):
+        for shape, lengths, offsets in (
+            ((1, 2, 9, 16), torch.tensor([[9, 3]]), None),
+            ((1, 9, 16), None, torch.tensor([0, 4, 9])),
+        ):
+            x = torch.randn(shape, dtype=dtype)
+            rest = (temperature.to(dtype), x, lengths, offsets)
+            relaxed_sort.sort(x, x, rest[0], None, lengths, offsets)
+            relaxed_sort.unsort(x, x, *rest)
+            relaxed_sort.slope(x, x, x, x, *rest)
+
+
+def chamfer() -> None:
+    from fspool.kernels.cuda import chamfer
+
+    for channels, dtype in ((3, torch.float32), (20, torch.float64)):
+        x = torch.randn(2, 300, channels, dtype=dtype)
+        mask = torch.ones(2, 300, dtype=torch.bool)
+        chamfer.nearest(x, x, mask, "huber")
+        chamfer.nearest(x, x, None, "squared")
+
+
+if __name__ == "__main__":
+    triton.runtime.driver.set_active(Driver())
+    JITFunction.__getitem__ = compile_only
+    {"pool": pool, "relaxed_sort": relaxed_sort, "chamfer": chamfer}[sys.argv[1]]()
