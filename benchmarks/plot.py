@@ -50,26 +50,29 @@ def draw(rows: list[Row], path: Path = PICTURE) -> None:
     if not lines:
         raise SystemExit("there are no rows of the sweep; run python -m benchmarks sweep first.")
     look = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
-    look["style"]()
-    colours = dict(zip(LABELS, look["STRONG"], strict=True))
-    fig, ax = plt.subplots(figsize=(7, 4))
-    places = spread({name: ms[-1] for name, (_, ms) in lines.items()})
-    for name, (n, ms) in lines.items():
-        strong = name == "fspool"
-        ax.plot(n, ms, "o-", color=colours[name], lw=2.4 if strong else 1.4, ms=4 if strong else 3)
-        ax.annotate(
-            LABELS[name],
-            (n[-1], places[name]),
-            xytext=(8, 0),
-            textcoords="offset points",
-            color=colours[name],
-            va="center",
-            fontweight="bold" if strong else "normal",
-        )
-    _axes(ax, rows, next(iter(lines.values()))[0])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(path, metadata={"Date": None})
-    plt.close(fig)
+    with plt.rc_context():  # the style is for this picture alone
+        look["style"]()
+        colours = dict(zip(LABELS, look["STRONG"], strict=True))
+        fig, ax = plt.subplots(figsize=(7, 4))
+        places = spread({name: ms[-1] for name, (_, ms) in lines.items()})
+        for name, (n, ms) in lines.items():
+            strong = name == "fspool"
+            ax.plot(
+                n, ms, "o-", color=colours[name], lw=2.4 if strong else 1.4, ms=4 if strong else 3
+            )
+            ax.annotate(
+                LABELS[name],
+                (n[-1], places[name]),
+                xytext=(8, 0),
+                textcoords="offset points",
+                color=colours[name],
+                va="center",
+                fontweight="bold" if strong else "normal",
+            )
+        _axes(ax, rows, next(iter(lines.values()))[0])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fig.savefig(path, metadata={"Date": None})
+        plt.close(fig)
 
 
 def _axes(ax, rows: list[Row], lengths: list[int]) -> None:
