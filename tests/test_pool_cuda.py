@@ -154,6 +154,41 @@ def test_strides_without_a_copy():
     check(draw(1, 6, 22, 8)[:, ::2, ::2, ::2], draw(1, 4, 7), Padded((1, 3, 11), x.device))
 
 
+def test_some_features_of_the_ranks():
+    """As ``order.select`` gives them."""
+    x, weight, z = draw(1, 2, 9, 6), draw(1, 2, 4), draw(1, 2, 2)
+    ranks = pool.ranks(x, None, None, None)[..., ::3]
+    for function, first in ((pool.unpool, z), (pool.pool_ranked, x[..., ::3])):
+        expected = function(first, weight, ranks.contiguous(), None, None, None)
+        assert torch.equal(function(first, weight, ranks, None, None, None), expected)
+
+
+def test_offsets_with_strides():
+    offsets = torch.tensor([0, 99, 4, 99, 9], device=DEVICE)[::2]
+    x, weight = draw(1, 9, 3), draw(1, 3, 4)
+    y = pool.pool(x, weight, None, None, offsets, False, False)[0]
+    expected = pool.pool(x, weight, None, None, offsets.contiguous(), False, False)[0]
+    assert torch.equal(y, expected)
+
+
+def test_sets_that_torch_sorts(monkeypatch):
+    monkeypatch.setattr(pool, "HUGE", 8)
+    x = draw(1, 2, 3, 20).transpose(2, 3)
+    check(x, draw(1, 3, 4), Padded((1, 2, 20), x.device))
+    _, ranks, kept = pool.pool(x, draw(1, 3, 4), None, None, None, False, False)
+    assert ranks.shape == kept.shape == (1, 0, 0, 3)
+
+
+def test_another_default_dtype(small_tiles):
+    n = 40 if CPU else 1500
+    x, weight = draw(1, 1, n, 3), draw(1, 3, 4)
+    torch.set_default_dtype(torch.float64)
+    try:
+        check(x, weight, Padded((1, 1, n), x.device))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_far_apart_rows_are_copied():
     x = torch.zeros(1, 1, device=DEVICE).expand(1, 1 << 20)[:, :1]
     far = torch.as_strided(torch.randn(1 << 21, device=DEVICE), (1, 1, 2, 1), (0, 0, 1 << 20, 1))

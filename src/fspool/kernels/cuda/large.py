@@ -78,7 +78,7 @@ def _sort(
     if rows <= above:
         return
     inside = d < dim
-    x_ptr += g * stride_g + b * stride_b + packed * stride_n
+    x_ptr += g * stride_g + (g * 0 + b) * stride_b + packed * stride_n  # in 64 bits
     key_ptr += first * dim + d
     for r in range(0, rows, TILE):
         row = r + tl.arange(0, TILE)[:, None]
@@ -142,7 +142,7 @@ def _rank(
     if rows <= above:
         return
     inside = d < dim
-    x_ptr += g * stride_g + b * stride_b + packed * stride_n
+    x_ptr += g * stride_g + (g * 0 + b) * stride_b + packed * stride_n  # in 64 bits
     rank_ptr += first * dim + d
     sorted_ptr += first * dim + d
     step = 1

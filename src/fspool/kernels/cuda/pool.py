@@ -63,7 +63,7 @@ def _pool(
         return
     row = tl.arange(0, BN)[:, None]
     element = is_element(row, first, rows, mask_ptr) & (d < dim)
-    x_ptr += g * stride_g + b * stride_b + packed * stride_n
+    x_ptr += g * stride_g + (g * 0 + b) * stride_b + packed * stride_n  # in 64 bits
     x = tl.load(x_ptr + row * stride_n + d * stride_d, mask=element, other=0.0)
     key = tl.where(element, key_of(x, row), LOWEST)
     largest_first = sort_tile(key, LOGR, LOGC, BD)
@@ -139,7 +139,8 @@ def _break_ties(
             rank = tl.load(ranks, mask=element, other=0).to(tl.int32)
             rank, more = one_group(tl.where(element, rank, -1), size, tied)
             if tl.max(more) > 0:
-                column = x_ptr + g * stride_g + b * stride_b + packed * stride_n + d * stride_d
+                column = x_ptr + g * stride_g + (g * 0 + b) * stride_b + packed * stride_n
+                column += d * stride_d
                 key = key_of(tl.load(column + row * stride_n, mask=element, other=0.0), row)
                 for i in range(0, rows):
                     earlier = is_element(i + d * 0, first, rows, mask_ptr) & (more > 0)
@@ -211,7 +212,8 @@ def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: 
     if sets.length > HUGE and not sets.packed:
         order = ranks(x, mask, lengths, offsets)
         sum_ranked(x, knots, order, sets, y)
-        return y, order, scatter(x.float(), order, sets) if kept else no_rows(x)
+        ordered = scatter(x.to(sorted_dtype(x)), order, sets) if kept else no_rows(x)
+        return y, order if ranked else no_ranks(x, offsets), ordered
     order = _new_ranks(x, sets, offsets) if ranked else None
     ordered = None
     if kept or sets.length > TOP:  # large sets are sorted there
@@ -231,9 +233,11 @@ def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
         sets.length > HUGE and not sets.packed
     ):  # many programs for one set: a sort of torch has them
         layout = Padded(tuple(x.shape[:3]), x.device, mask, lengths)
-        return layout.ranks(x).to(rank_dtype(x.shape, offsets))
+        return layout.ranks(x).to(rank_dtype(x.shape, offsets)).contiguous()
     order = _new_ranks(x, sets, offsets)
-    ordered = torch.empty(x.shape, device=x.device) if sets.length > TOP else None
+    ordered = None
+    if sets.length > TOP:
+        ordered = torch.empty(x.shape, dtype=torch.float32, device=x.device)
     if order.numel():
         _sort(x, sets, None, None, order, ordered)
     return order
@@ -241,21 +245,23 @@ def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
 
 def pool_ranked(x: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
     y = torch.empty(pooled_shape(x, offsets), dtype=x.dtype, device=x.device)
-    sum_ranked(x, _transposed(weight), ranks, Sets(x.shape, mask, lengths, offsets), y)
+    sets = Sets(x.shape, mask, lengths, offsets)
+    sum_ranked(x, _transposed(weight), ranks.contiguous(), sets, y)
     return y
 
 
 def unpool(z: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
-    return unpool_rows(z, _transposed(weight), ranks, Sets(ranks.shape, mask, lengths, offsets))
+    sets = Sets(ranks.shape, mask, lengths, offsets)
+    return unpool_rows(z, _transposed(weight), ranks.contiguous(), sets)
 
 
 def knots(z: Tensor, x: Tensor, ranks: Tensor, mask, lengths, offsets, knots: int, dtype) -> Tensor:
     sets = Sets(ranks.shape, mask, lengths, offsets)
-    return sum_knots(z, scatter(x, ranks, sets), sets, knots, dtype)
+    return sum_knots(z, scatter(x, ranks.contiguous(), sets), sets, knots, dtype)
 
 
 def pull(z: Tensor, x: Tensor, weight: Tensor, ranks: Tensor, kept, mask, lengths, offsets):
-    sets = Sets(ranks.shape, mask, lengths, offsets)
-    ordered = kept if kept.shape == x.shape else scatter(x, ranks, sets)
+    sets, ranks = Sets(ranks.shape, mask, lengths, offsets), ranks.contiguous()
+    ordered = kept.contiguous() if kept.shape == x.shape else scatter(x, ranks, sets)
     dx = unpool_rows(z, _transposed(weight), ranks, sets)
     return dx, sum_knots(z, ordered, sets, weight.shape[-1], weight.dtype)

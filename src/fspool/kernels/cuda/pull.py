@@ -172,7 +172,7 @@ def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.d
     programs = sets.replicas * sets.batch * split * triton.cdiv(sets.dim, FEATURES)
     share = min(32, max(1, programs // PROGRAMS))
     parts = triton.cdiv(sets.batch, share) * split
-    sums = torch.empty(sets.replicas, parts, knots, sets.dim, device=z.device)
+    sums = z.new_empty(sets.replicas, parts, knots, sets.dim, dtype=torch.float32)
     if sums.numel():
         with torch.cuda.device_of(z):
             _sum_knots[sets.grid(parts, FEATURES)](
@@ -236,7 +236,7 @@ def _sum_ranked(
     g, b, d = program(dim, BD)
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     w = load_knots(w_ptr + g * knots * dim, d, knots, dim, KP)
-    x_ptr += g * stride_g + b * stride_b + packed * stride_n
+    x_ptr += g * stride_g + (g * 0 + b) * stride_b + packed * stride_n  # in 64 bits
     total = tl.zeros((BR, BD), tl.float32)
     for r in range(0, rows, BR):
         row = r + tl.arange(0, BR)[:, None]
@@ -284,7 +284,7 @@ def _scatter(
     """Every row to the place of its rank."""
     g, b, d = program(dim, BD)
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    x_ptr += g * stride_g + b * stride_b + packed * stride_n
+    x_ptr += g * stride_g + (g * 0 + b) * stride_b + packed * stride_n  # in 64 bits
     for r in range(0, rows, BR):
         row = r + tl.arange(0, BR)[:, None]
         element = is_element(row, first, rows, mask_ptr) & (d < dim)

@@ -29,6 +29,8 @@ class Sets:
             lengths = lengths.expand(shape[:2]).contiguous()
         self.mask = mask
         self.packed, self.varied = offsets is not None, mask is None and lengths is not None
+        if offsets is not None:
+            offsets = offsets.contiguous()
         self.args = (offsets, lengths, mask, self.batch, self.length, self.dim)
 
     def grid(self, programs: int, features: int) -> tuple[int, int]:
