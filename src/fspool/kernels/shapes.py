@@ -32,4 +32,5 @@ def no_rows(x: Tensor) -> Tensor:
 
 def sorted_dtype(x: Tensor) -> torch.dtype:
     """Of x in sorted order. Large sets are sorted there, and 16 bits would not do for that."""
-    return torch.float32 if x.shape[-2] > 1024 and x.dtype.itemsize == 2 else x.dtype
+    large = x.dtype.itemsize == 2 and (x.ndim == 3 or x.shape[-2] > 1024)  # packed: any size
+    return torch.float32 if large else x.dtype

@@ -203,7 +203,7 @@ def _at(sorted_ptr, rank, size, dim, element, WIDE: tl.constexpr):
 def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -> None:
     """Sets of more than ``above`` rows: x in sorted order, and where asked for y and ranks."""
     knots = 1 if weight is None else weight.shape[1]
-    wide = is_wide(x)
+    wide = is_wide(x, ordered)
     features = 16
     _sort[sets.grid(sets.batch, features)](
         *(x, weight, y, ordered.view(torch.int32), *sets.args, *strides(x), knots, above),

@@ -12,7 +12,7 @@ from ..shapes import no_ranks, no_rows, pooled_shape, rank_dtype, sorted_dtype
 from . import large
 from .piecewise import load_weights
 from .pull import scatter, sum_knots, sum_ranked, unpool_rows
-from .sets import ANY, Sets, find, is_element, program, strides
+from .sets import ANY, Sets, find, is_element, near, program, strides
 from .sorting import LOWEST, count_larger, key_of, one_group, sort_tile, value_of
 
 # log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps.
@@ -151,8 +151,7 @@ def _break_ties(
 
 def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
     """Launch the tiles that sets of these lengths may need: each set is found by one of them."""
-    if x.stride(-2) >= 1 << 20:  # a tile counts its memory in 32 bits
-        x = x.contiguous()
+    x = near(x)
     knots = 1 if weight is None else weight.shape[1]
     above = -1
     with torch.cuda.device_of(x):

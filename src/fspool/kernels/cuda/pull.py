@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .piecewise import gather_weights, knot_of, load_knots, load_weights
-from .sets import ANY, Sets, find, index, is_element, is_wide, program, strides
+from .sets import ANY, Sets, find, index, is_element, is_wide, near, program, strides
 
 FEATURES = 32  # of a tile
 PROGRAMS = 1024  # enough to fill a device
@@ -252,6 +252,7 @@ def _sum_ranked(
 
 
 def sum_ranked(x: Tensor, weight: Tensor, ranks: Tensor, sets: Sets, y: Tensor) -> None:
+    x = near(x)
     knots = weight.shape[1]
     if y.numel():
         with torch.cuda.device_of(x):
@@ -292,11 +293,16 @@ def _scatter(
             rank_ptr + first * dim + (index(row, WIDE) * dim + d), mask=element, other=0
         ).to(tl.int32)
         x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
-        tl.store(sorted_ptr + first * dim + (index(rank, WIDE) * dim + d), x, mask=element)
+        tl.store(
+            sorted_ptr + first * dim + (index(rank, WIDE) * dim + d),
+            x,
+            mask=element & (rank >= 0) & (rank < rows),
+        )
 
 
 def scatter(x: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
     """x by rank; nothing is written beyond the elements of a set."""
+    x = near(x)
     ordered = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
         with torch.cuda.device_of(x):

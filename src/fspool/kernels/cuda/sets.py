@@ -43,6 +43,12 @@ def strides(x: Tensor) -> tuple[int, int, int, int]:
     return x.stride() if x.ndim == 4 else (x.stride(0), 0, x.stride(1), x.stride(2))
 
 
+def near(x: Tensor) -> Tensor:
+    """x, or a copy where rows of a tile or features lie so far apart that 32 bits may not do."""
+    far = max(1024 * x.stride(-2), x.shape[-1] * x.stride(-1)) >= 1 << 30
+    return x.contiguous() if far else x
+
+
 def is_wide(*tensors: Tensor) -> bool:
     """Does memory inside of one set have to be counted in 64 bits?"""
     return any((t.shape[-2] - 1) * abs(t.stride(-2)) >= 1 << 30 for t in tensors)
