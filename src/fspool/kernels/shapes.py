@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+LARGEST_TILE = 1024  # rows that a CUDA kernel sorts in registers; more are sorted in memory
+
 
 def rank_dtype(shape: tuple[int, ...], offsets: Tensor | None) -> torch.dtype:
     """The smallest integers that hold every rank; packed sets may have any size."""
@@ -32,5 +34,7 @@ def no_rows(x: Tensor) -> Tensor:
 
 def sorted_dtype(x: Tensor) -> torch.dtype:
     """Of x in sorted order. Large sets are sorted there, and 16 bits would not do for that."""
-    large = x.dtype.itemsize == 2 and (x.ndim == 3 or x.shape[-2] > 1024)  # packed: any size
+    large = x.dtype.itemsize == 2 and (
+        x.ndim == 3 or x.shape[-2] > LARGEST_TILE
+    )  # packed: any size
     return torch.float32 if large else x.dtype

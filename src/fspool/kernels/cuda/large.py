@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .piecewise import load_weights
-from .sets import ANY, Sets, find, index, is_element, is_wide, program, strides
+from .sets import ANY, Sets, find, index, is_element, is_wide, origin, program, strides
 from .sorting import LOWEST, count_larger, key_of, merge_tile, sort_tile, value_of
 
 LOGR, LOGC = 6, 5  # log2 of the rows of a thread and of their groups: two blocks of 1024
@@ -78,7 +78,7 @@ def _sort(
     if rows <= above:
         return
     inside = d < dim
-    x_ptr += g * stride_g + (g * 0 + b) * stride_b + packed * stride_n  # in 64 bits
+    x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     key_ptr += first * dim + d
     for r in range(0, rows, TILE):
         row = r + tl.arange(0, TILE)[:, None]
@@ -142,7 +142,7 @@ def _rank(
     if rows <= above:
         return
     inside = d < dim
-    x_ptr += g * stride_g + (g * 0 + b) * stride_b + packed * stride_n  # in 64 bits
+    x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     rank_ptr += first * dim + d
     sorted_ptr += first * dim + d
     step = 1

@@ -8,11 +8,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ...layouts import Padded
-from ..shapes import no_ranks, no_rows, pooled_shape, rank_dtype, sorted_dtype
+from ..shapes import LARGEST_TILE, no_ranks, no_rows, pooled_shape, rank_dtype, sorted_dtype
 from . import large
 from .piecewise import load_weights
 from .pull import scatter, sum_knots, sum_ranked, unpool_rows
-from .sets import ANY, Sets, find, is_element, near, program, strides
+from .sets import ANY, Sets, find, is_element, near, origin, program, strides
 from .sorting import LOWEST, count_larger, key_of, one_group, sort_tile, value_of
 
 # log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps.
@@ -26,7 +26,7 @@ TILES = {
     9: (4, 5, 16, 16),
     10: (5, 5, 16, 16),
 }
-TOP = 1 << max(TILES)
+TOP = LARGEST_TILE
 HUGE = 1 << 14  # rows of a padded set from which on a sort by the whole device is faster
 
 
@@ -63,7 +63,7 @@ def _pool(
         return
     row = tl.arange(0, BN)[:, None]
     element = is_element(row, first, rows, mask_ptr) & (d < dim)
-    x_ptr += g * stride_g + (g * 0 + b) * stride_b + packed * stride_n  # in 64 bits
+    x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     x = tl.load(x_ptr + row * stride_n + d * stride_d, mask=element, other=0.0)
     key = tl.where(element, key_of(x, row), LOWEST)
     largest_first = sort_tile(key, LOGR, LOGC, BD)
@@ -139,8 +139,7 @@ def _break_ties(
             rank = tl.load(ranks, mask=element, other=0).to(tl.int32)
             rank, more = one_group(tl.where(element, rank, -1), size, tied)
             if tl.max(more) > 0:
-                column = x_ptr + g * stride_g + (g * 0 + b) * stride_b + packed * stride_n
-                column += d * stride_d
+                column = x_ptr + origin(g, b, packed, stride_g, stride_b, stride_n) + d * stride_d
                 key = key_of(tl.load(column + row * stride_n, mask=element, other=0.0), row)
                 for i in range(0, rows):
                     earlier = is_element(i + d * 0, first, rows, mask_ptr) & (more > 0)
@@ -187,6 +186,11 @@ def _tiles(sets: Sets) -> list[int]:
     return [log] if log in TILES else []
 
 
+def _is_huge(sets: Sets) -> bool:
+    """Is one set work for the whole device? torch's sort shares it out; here a program has it."""
+    return sets.length > HUGE and not sets.packed
+
+
 def _transposed(weight: Tensor) -> Tensor:
     """Knots (G, k, D): neighbouring features next to one another, as in x."""
     return weight.float().transpose(1, 2).contiguous()
@@ -208,7 +212,7 @@ def _new_ranks(x: Tensor, sets: Sets, offsets: Tensor | None) -> Tensor:
 def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: bool):
     sets, knots = Sets(x.shape, mask, lengths, offsets), _transposed(weight)
     y = torch.empty(pooled_shape(x, offsets), dtype=x.dtype, device=x.device)
-    if sets.length > HUGE and not sets.packed:
+    if _is_huge(sets):
         order = ranks(x, mask, lengths, offsets)
         sum_ranked(x, knots, order, sets, y)
         ordered = scatter(x.to(sorted_dtype(x)), order, sets) if kept else no_rows(x)
@@ -228,9 +232,7 @@ def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: 
 
 def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
     sets = Sets(x.shape, mask, lengths, offsets)
-    if (
-        sets.length > HUGE and not sets.packed
-    ):  # many programs for one set: a sort of torch has them
+    if _is_huge(sets):
         layout = Padded(tuple(x.shape[:3]), x.device, mask, lengths)
         return layout.ranks(x).to(rank_dtype(x.shape, offsets)).contiguous()
     order = _new_ranks(x, sets, offsets)

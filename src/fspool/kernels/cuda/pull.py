@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .piecewise import gather_weights, knot_of, load_knots, load_weights
-from .sets import ANY, Sets, find, index, is_element, is_wide, near, program, strides
+from .sets import ANY, Sets, find, index, is_element, is_wide, near, origin, program, strides
 
 FEATURES = 32  # of a tile
 PROGRAMS = 1024  # enough to fill a device
@@ -236,7 +236,7 @@ def _sum_ranked(
     g, b, d = program(dim, BD)
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     w = load_knots(w_ptr + g * knots * dim, d, knots, dim, KP)
-    x_ptr += g * stride_g + (g * 0 + b) * stride_b + packed * stride_n  # in 64 bits
+    x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     total = tl.zeros((BR, BD), tl.float32)
     for r in range(0, rows, BR):
         row = r + tl.arange(0, BR)[:, None]
@@ -285,7 +285,7 @@ def _scatter(
     """Every row to the place of its rank."""
     g, b, d = program(dim, BD)
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    x_ptr += g * stride_g + (g * 0 + b) * stride_b + packed * stride_n  # in 64 bits
+    x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     for r in range(0, rows, BR):
         row = r + tl.arange(0, BR)[:, None]
         element = is_element(row, first, rows, mask_ptr) & (d < dim)

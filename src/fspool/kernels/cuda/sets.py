@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..shapes import LARGEST_TILE
+
 # Integers that change from call to call: a kernel must not be compiled for each of their values.
 ANY = ("batch", "length", "knots")
 
@@ -45,7 +47,7 @@ def strides(x: Tensor) -> tuple[int, int, int, int]:
 
 def near(x: Tensor) -> Tensor:
     """x, or a copy where rows of a tile or features lie so far apart that 32 bits may not do."""
-    far = max(1024 * x.stride(-2), x.shape[-1] * x.stride(-1)) >= 1 << 30
+    far = max(LARGEST_TILE * x.stride(-2), x.shape[-1] * x.stride(-1)) >= 1 << 30
     return x.contiguous() if far else x
 
 
@@ -83,6 +85,12 @@ def find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length):
             if mask_ptr is None:
                 rows = size
     return packed, first, rows, size
+
+
+@triton.jit
+def origin(g, b, packed, stride_g, stride_b, stride_n):
+    """Where x of a set begins. g and packed have 64 bits, and b gets them here."""
+    return g * stride_g + (g * 0 + b) * stride_b + packed * stride_n
 
 
 @triton.jit
