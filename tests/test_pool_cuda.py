@@ -10,6 +10,7 @@ from torch._dynamo.testing import CompileCounter
 import fspool
 from fspool.functional.pool import pool_definition
 from fspool.functional.unpool import unpool_definition
+from fspool.kernels import shapes
 from fspool.layouts import Packed, Padded
 
 from .interpreter import DEVICE
@@ -38,10 +39,12 @@ def small_tiles(monkeypatch):
     if CPU:
         monkeypatch.setattr(pool, "TILES", {3: pool.TILES[3], 4: pool.TILES[4]})
         monkeypatch.setattr(pool, "TOP", 16)
+        monkeypatch.setattr(shapes, "LARGEST_TILE", 16)
         monkeypatch.setattr(large, "LOGR", 3)
         monkeypatch.setattr(large, "LOGC", 2)
         monkeypatch.setattr(large, "SAMPLES", 6)
-        monkeypatch.setattr(large, "RANK", (8, 16, 2, 4))
+        monkeypatch.setattr(large, "ROWS", 16)
+        monkeypatch.setattr(large, "RANK", (8, 16, 2, 4, None))
 
 
 def close(name, actual, expected, tolerance=1e-6):
@@ -135,17 +138,28 @@ def test_ties_and_odd_numbers(n):
     assert y[..., 6].isnan().all() and not y[..., :6].isnan().any()
 
 
+@pytest.mark.parametrize("n", [30, 40] if CPU else [30, 40, 200, 600, 1024])
+def test_ties_everywhere(n):
+    x = draw(1, 2, n, 33).relu()
+    x[..., ::5] = draw(1, 2, n, 7).round()  # several groups
+    check(x, draw(1, 33, 7), Padded((1, 2, n), x.device))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("n", [5, 40] if CPU else [5, 40, 600, 1500])
-def test_half_precision(dtype, n):
+@pytest.mark.parametrize("big", [False, True] if CPU else [False])
+def test_half_precision(dtype, n, big, request):
+    if big:
+        request.getfixturevalue("small_tiles")
     layout = Padded((1, 3, n), torch.device(DEVICE))
     eps = torch.finfo(dtype).eps
     check(draw(1, 3, n, 4, dtype=dtype), draw(1, 4, 7), layout, tolerance=eps)
 
 
-@pytest.mark.parametrize("knots", [1, 2, 20, 33, 70])
-def test_any_number_of_knots(knots):
-    check(draw(1, 3, 11, 4), draw(1, 4, knots), Padded((1, 3, 11), torch.device(DEVICE)))
+@pytest.mark.parametrize("knots", [1, 2, 20, 33, 70, 200])
+@pytest.mark.parametrize("n", [11, 40])
+def test_any_number_of_knots(knots, n):
+    check(draw(1, 3, n, 4), draw(1, 4, knots), Padded((1, 3, n), torch.device(DEVICE)))
 
 
 def test_strides_without_a_copy():
@@ -216,10 +230,17 @@ def test_nothing():
 
 @needs_gpu
 def test_wrong_sizes_stay_inside_the_memory():
-    x, weight = draw(1, 2, 40, 3), draw(1, 3, 7)
-    pool.pool(x, weight, None, torch.tensor([[99, -3]], device=DEVICE), None, True, True)
-    offsets = torch.tensor([-5, 70, 20, 99], device=DEVICE)
-    pool.pool(draw(1, 80, 3), weight, None, None, offsets, True, True)
+    weight = draw(1, 3, 7)
+    wrong = [
+        (draw(1, 2, 40, 3), draw(1, 2, 3), torch.tensor([[99, -3]], device=DEVICE), None),
+        (draw(1, 80, 3), draw(1, 3, 3), None, torch.tensor([-5, 70, 20, 99], device=DEVICE)),
+    ]
+    for x, z, lengths, offsets in wrong:
+        sets = None, lengths, offsets
+        _, ranks, kept = pool.pool(x, weight, *sets, True, True)
+        pool.pull(z, x, weight, ranks, kept, *sets)
+        pool.knots(z, x, ranks, *sets, 7, torch.float32)
+        pool.pool_ranked(x, weight, ranks, *sets)
     torch.cuda.synchronize()
 
 
@@ -294,14 +315,13 @@ def test_same_bits_every_time(n):
 def test_cuda_graphs(n):
     x, weight = draw(30, n, 40).requires_grad_(), draw(40, 20).requires_grad_()
     sizes = torch.randint(0, n + 1, (30,), device=DEVICE)
-    expected = step(x, weight, sizes)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        step(x, weight, sizes)
+        expected = [t.detach() for t in step(x, weight, sizes)]
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):
         captured = step(x, weight, sizes)
     for t in captured:
         t.detach().fill_(float("nan"))

@@ -20,8 +20,9 @@ from .sets import ANY, Sets, find, index, is_element, is_wide, origin, program, 
 from .sorting import LOWEST, count_larger, key_of, merge_tile, sort_tile, value_of
 
 LOGR, LOGC = 6, 5  # log2 of the rows of a thread and of their groups: two blocks of 1024
+ROWS = 512  # that are written at once
 SAMPLES = 9  # log2, of which count_larger needs more than 5
-RANK = 4, 256, 4, 4  # features, rows, programs a set, warps
+RANK = 4, 256, 4, 4, 128  # features, rows, programs a set, warps, registers
 CHUNK = tl.constexpr(8)  # keys that are read at once
 SPARE = tl.constexpr(12)  # rows more than a set has in the second copy, for aligned columns
 
@@ -256,13 +257,14 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
     _sort[sets.grid(count, features)](
         *(x, weight, y, ordered.view(torch.int32), columns, numbers),
         *(*sets.args, *strides(x), knots, above),
-        *(wide, LOGR, LOGC, 64, features),
+        *(wide, LOGR, LOGC, ROWS, features),
         num_warps=16,
     )
     if ranks is not None:
-        features, rows, split, warps = RANK
+        features, rows, split, warps, registers = RANK
         _rank[sets.grid(count * split, features)](
             *(x, columns, ranks, numbers, *sets.args, *strides(x), above, split),
             *(wide, SAMPLES, rows, features),
             num_warps=warps,
+            maxnreg=registers,
         )

@@ -13,21 +13,22 @@ from . import large
 from .piecewise import load_weights
 from .pull import scatter, sum_knots, sum_ranked, unpool_rows
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
-from .sorting import LOWEST, count_larger, key_of, sort_tile, value_of
+from .sorting import LOWEST, count_larger, key_of, one_group, sort_tile, value_of
 
-# log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps.
+# log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps, and registers
+# of a thread where fewer than the compiler would take let more programs run at once.
 TILES = {
-    3: (3, 0, 32, 1),
-    4: (4, 0, 32, 1),
-    5: (5, 0, 32, 1),
-    6: (4, 2, 32, 4),
-    7: (5, 2, 32, 4),
-    8: (5, 3, 32, 8),
-    9: (4, 5, 16, 16),
-    10: (5, 5, 16, 16),
+    3: (3, 0, 32, 1, None),
+    4: (4, 0, 32, 1, 96),
+    5: (5, 0, 32, 1, 168),
+    6: (4, 2, 32, 4, 80),
+    7: (5, 2, 32, 4, 128),
+    8: (5, 3, 32, 8, 128),
+    9: (4, 5, 16, 16, None),
+    10: (5, 5, 16, 16, None),
 }
 TOP = LARGEST_TILE
-LOOKED_AT = 64  # places at which one program looks for ties
+LOOKED_AT = 32  # places at which one program looks for ties
 HUGE = 1 << 14  # rows of a padded set from which on a sort by the whole device is faster
 
 
@@ -85,12 +86,16 @@ def _pool(
             total = size * (size - 1) // 2  # of the ranks of a column without ties
             counted = tl.where(element, rank, 0)
             if LOGC == 0:  # a warp has one sum for all features sooner than one for each
-                tied = tl.sum(counted) < total * tl.sum((d < dim).to(tl.int32))
+                tied = tl.zeros((1, BD), tl.int32)
+                if tl.sum(counted) < total * tl.sum((d < dim).to(tl.int32)):
+                    rank, tied = one_group(tl.where(element, rank, -1), size, d < dim)
                 tile = g * tl.num_programs(0) + tl.program_id(0)
-                tl.store(tie_ptr + tile, tied.to(tl.int32))
+                tl.store(tie_ptr + tile, tl.max(tied))
             else:
-                tied = tl.sum(counted, axis=0)[None, :] < total
-                tl.store(tie_ptr + (g * batch + b) * dim + d, tied.to(tl.int32), mask=d < dim)
+                tied = ((d < dim) & (tl.sum(counted, axis=0)[None, :] < total)).to(tl.int32)
+                if tl.sum(tied) > BD // 4:  # fewer are left to _break_ties
+                    rank, tied = one_group(tl.where(element, rank, -1), size, d < dim)
+                tl.store(tie_ptr + (g * batch + b) * dim + d, tied, mask=d < dim)
         if offsets_ptr is None and mask_ptr is None:  # padding comes last, by position
             rank = tl.where(element, rank, row)
             element = (row < length) & (d < dim)
@@ -158,7 +163,7 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
     above = -1
     with torch.cuda.device_of(x):
         for log in _tiles(sets):
-            logr, logc, features, warps = TILES[log]
+            logr, logc, features, warps, registers = TILES[log]
             fill = sets.varied and ranks is not None and sets.length > 1 << log
             ties = None
             if ranks is not None and x.dtype.itemsize > 2:  # keys of 16 bits know their rows
@@ -168,6 +173,7 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
                 *(x, weight, y, ranks, ties, ordered, *sets.args, *strides(x), knots, above),
                 *(fill, logr, logc, features),
                 num_warps=warps,
+                maxnreg=registers,
             )
             if ties is not None:
                 columns = 32 >> logc  # of one warp

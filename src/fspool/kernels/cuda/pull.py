@@ -16,7 +16,7 @@ PARTS, FINISH = 64, 16  # partial sums, and knots, of a program that adds them u
 
 
 SMALL = 32  # rows of a set up to which one tile has all of its ranks
-ROWS, WARPS = 64, 4  # of a tile of larger sets
+ROWS, WARPS, REGISTERS = 64, 4, 64  # of a tile of larger sets
 
 
 def _split(sets: Sets, rows: int) -> int:
@@ -125,6 +125,7 @@ def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
             _unpool[sets.grid(sets.batch * split, FEATURES)](
                 *(*tensors, split, is_wide(x), knots_tile(knots), ROWS, FEATURES),
                 num_warps=WARPS,
+                maxnreg=REGISTERS,
             )
     return x
 
