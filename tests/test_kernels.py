@@ -294,10 +294,15 @@ def operator_calls():
         yield "pool", (data, weight, *sets, False, False)
         yield "ranks", (data, *sets)
         yield "pool_ranked", (data, weight, ranks, *sets)
-        yield "unpool", (z, weight, ranks, *sets)
+        yield "unpool", (z, weight, ranks, *sets, data.shape[-2])
+        yield "to_ranks", (data, ranks, *sets)
+        yield "from_ranks", (data, ranks, *sets)
         yield "knots", (z, data, ranks, *sets, 3, torch.float64)
         yield "pull", (z, data, weight, ranks, kept, *sets)
         if sets[0] is None:
+            yield "pool_ranked", (data, weight, None, *sets)
+            yield "unpool", (z, weight, None, *sets, data.shape[-2])
+            yield "knots", (z, data, None, *sets, 3, torch.float64)
             values = data.sort(-2, descending=True).values
             if sets[2] is not None:
                 pieces = data.split([4, 0, 11], 1)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..functional.relaxed_sort import slope_definition
-from ..layouts import Packed, Padded
 from .cpu import relaxed_sort as cpu
 from .operator import differentiate, operator
+from .shapes import layout_of
 
 _TAIL = "Tensor temperature, Tensor{} normaliser, Tensor? lengths, Tensor? offsets"
 
@@ -72,11 +72,7 @@ def _unsort_backward(ctx, du: Tensor):
 def _slope_backward(ctx, dds: Tensor):
     """Second derivatives go through the definition: O(n^2) memory."""
     values, a, x, _, temperature, _, lengths, offsets = ctx.saved_tensors
-    if offsets is None:
-        sets = Padded(tuple(values.shape[:3]), values.device, lengths=lengths)
-    else:
-        shape = (values.shape[0], offsets.shape[0] - 1, values.shape[1])
-        sets = Packed(shape, values.device, offsets)
+    sets = layout_of(values.shape, values.device, None, lengths, offsets)
     count = sets.sizes[..., None, None]
 
     def definition(values: Tensor, a: Tensor, x: Tensor) -> Tensor:

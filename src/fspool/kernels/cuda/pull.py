@@ -1,4 +1,7 @@
-"""Kernels that know the ranks: unpool, the gradient to the knots, and sums over ranked rows."""
+"""Kernels that know the ranks: unpool, the gradient to the knots, and sums over ranked rows.
+
+Where there are no ranks, rows lie in their order: row j of a set has rank j.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,26 @@ PROGRAMS = 1024  # enough to fill a device
 FINISH = 64  # knots of a program
 
 
-def _rows(sets: Sets) -> tuple[int, int]:
+def rows_of_tile(sets: Sets) -> tuple[int, int]:
     """Rows of a tile, and warps."""
     return (64, 4) if sets.length > 32 else (max(8, triton.next_power_of_2(sets.length)), 1)
 
 
-def _split(sets: Sets, rows: int) -> int:
+def split_rows(sets: Sets, rows: int) -> int:
     """Programs that share the rows of a set."""
     if not sets.packed:
         return triton.cdiv(sets.length, rows)
     mean = triton.cdiv(sets.length, max(sets.batch, 1))
     return min(64, triton.cdiv(2 * mean, rows))  # most sets are done in one turn
+
+
+@triton.jit
+def load_ranks(rank_ptr, at, row, d, element):
+    """The ranks of some rows of a set."""
+    rank = row + d * 0
+    if rank_ptr is not None:
+        rank = tl.load(rank_ptr + at, mask=element, other=0).to(tl.int32)
+    return rank
 
 
 @triton.jit(do_not_specialize=(*ANY, "split"))
@@ -40,6 +52,9 @@ def _unpool(
     batch,
     length,
     dim,
+    stride_g,
+    stride_k,
+    stride_d,
     knots,
     split,
     WIDE: tl.constexpr,
@@ -55,13 +70,14 @@ def _unpool(
     g, pid, d = program(dim, BD)
     b = pid // split
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    w_ptr += g * knots * dim
+    w_ptr += g * stride_g
     z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
     if SMALL:
         every = tl.arange(0, BR)[:, None]
-        w = z * load_weights(w_ptr, every, size, d, (every < size) & (d < dim), knots, dim)
+        inside = (every < size) & (d < dim)
+        w = z * load_weights(w_ptr, every, size, d, inside, knots, stride_k, stride_d)
     else:
-        w = load_knots(w_ptr, d, knots, dim, KP)
+        w = load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP)
     r = (pid % split) * BR
     owned = rows if offsets_ptr is not None else length
     while r < owned:
@@ -69,7 +85,7 @@ def _unpool(
         at = first * dim + (index(row, WIDE) * dim + d)
         stored = (row < owned) & (d < dim)
         element = is_element(row, first, rows, mask_ptr) & stored
-        rank = tl.load(rank_ptr + at, mask=element, other=0).to(tl.int32)
+        rank = load_ranks(rank_ptr, at, row, d, element)
         if SMALL:
             x = tl.gather(w, rank, 0)
         else:
@@ -78,15 +94,16 @@ def _unpool(
         r += split * BR
 
 
-def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
-    """f(rank) z, of the shape of the ranks."""
-    x = torch.empty(ranks.shape, dtype=z.dtype, device=z.device)
+def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets) -> Tensor:
+    """f(rank) z. The weight is (G, k, D), of any strides."""
+    x = torch.empty(sets.shape, dtype=z.dtype, device=z.device)
     if x.numel():
-        rows, warps = _rows(sets)
-        split, small = _split(sets, rows), sets.length <= rows
+        rows, warps = rows_of_tile(sets)
+        split, small = split_rows(sets, rows), sets.length <= rows
         with torch.cuda.device_of(z):
             _unpool[sets.grid(sets.batch * split, FEATURES)](
-                *(z.contiguous(), weight, ranks, x, *sets.args, weight.shape[1], split),
+                *(z.contiguous(), weight, ranks, x, *sets.args, *weight.stride()),
+                *(weight.shape[1], split),
                 *(is_wide(x), small, knots_tile(weight.shape[1]), rows, FEATURES),
                 num_warps=warps,
             )
@@ -168,7 +185,7 @@ def _sum_knots(
 def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.dtype) -> Tensor:
     """The gradient to the knots, (G, D, k), from x in sorted order."""
     rows = 16 if sets.length <= 16 else 32
-    split = _split(sets, rows)
+    split = split_rows(sets, rows)
     programs = sets.replicas * sets.batch * split * triton.cdiv(sets.dim, FEATURES)
     share = min(32, max(1, programs // PROGRAMS))
     parts = triton.cdiv(sets.batch, share) * split
@@ -226,6 +243,9 @@ def _sum_ranked(
     stride_b,
     stride_n,
     stride_d,
+    weight_g,
+    weight_k,
+    weight_d,
     knots,
     WIDE: tl.constexpr,
     KP: tl.constexpr,
@@ -235,15 +255,14 @@ def _sum_ranked(
     """y = sum of f(rank) x over a set."""
     g, b, d = program(dim, BD)
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    w = load_knots(w_ptr + g * knots * dim, d, knots, dim, KP)
+    w = load_knots(w_ptr + g * weight_g, d, knots, dim, weight_k, weight_d, KP)
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     total = tl.zeros((BR, BD), tl.float32)
     for r in range(0, rows, BR):
         row = r + tl.arange(0, BR)[:, None]
         element = is_element(row, first, rows, mask_ptr) & (d < dim)
-        rank = tl.load(
-            rank_ptr + first * dim + (index(row, WIDE) * dim + d), mask=element, other=0
-        ).to(tl.int32)
+        at = first * dim + (index(row, WIDE) * dim + d)
+        rank = load_ranks(rank_ptr, at, row, d, element)
         x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
         weight = gather_weights(w, rank, size, knots, KP)
         total += tl.where(element, weight * x.to(tl.float32), 0.0)
@@ -251,64 +270,14 @@ def _sum_ranked(
     tl.store(y_ptr + (g * batch + b) * dim + d, y, mask=d < dim)
 
 
-def sum_ranked(x: Tensor, weight: Tensor, ranks: Tensor, sets: Sets, y: Tensor) -> None:
+def sum_ranked(x: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets, y: Tensor) -> None:
+    """y = sum of f(rank) x. The weight is (G, k, D), of any strides."""
     x = near(x)
     knots = weight.shape[1]
     if y.numel():
         with torch.cuda.device_of(x):
             _sum_ranked[sets.grid(sets.batch, FEATURES)](
-                *(x, weight, ranks, y, *sets.args, *strides(x), knots),
+                *(x, weight, ranks, y, *sets.args, *strides(x), *weight.stride(), knots),
                 *(is_wide(x, ranks), knots_tile(knots), 32, FEATURES),
                 num_warps=1,
             )
-
-
-@triton.jit(do_not_specialize=ANY)
-def _scatter(
-    x_ptr,
-    rank_ptr,
-    sorted_ptr,
-    offsets_ptr,
-    sizes_ptr,
-    mask_ptr,
-    batch,
-    length,
-    dim,
-    stride_g,
-    stride_b,
-    stride_n,
-    stride_d,
-    WIDE: tl.constexpr,
-    BR: tl.constexpr,
-    BD: tl.constexpr,
-):
-    """Every row to the place of its rank."""
-    g, b, d = program(dim, BD)
-    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
-    for r in range(0, rows, BR):
-        row = r + tl.arange(0, BR)[:, None]
-        element = is_element(row, first, rows, mask_ptr) & (d < dim)
-        rank = tl.load(
-            rank_ptr + first * dim + (index(row, WIDE) * dim + d), mask=element, other=0
-        ).to(tl.int32)
-        x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
-        tl.store(
-            sorted_ptr + first * dim + (index(rank, WIDE) * dim + d),
-            x,
-            mask=element & (rank >= 0) & (rank < rows),
-        )
-
-
-def scatter(x: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
-    """x by rank; nothing is written beyond the elements of a set."""
-    x = near(x)
-    ordered = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if x.numel():
-        with torch.cuda.device_of(x):
-            _scatter[sets.grid(sets.batch, FEATURES)](
-                *(x, ranks, ordered, *sets.args, *strides(x)),
-                *(is_wide(x, ranks), 32, FEATURES),
-                num_warps=1,
-            )
-    return ordered

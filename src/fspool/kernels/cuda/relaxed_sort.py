@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 STEPS = {torch.float32: 8, torch.float64: 2}  # of a walk before it looks whether it may stop
-TILE = 128  # rows x features of a program, one warp: no warp waits for another's longer walk
+TILE = 64  # rows x features of a program, one warp: no warp waits for another's longer walk
 SCAN = 128  # rows that a program adds up at once
 LOG2E = tl.constexpr(1.4426950408889634)
 STEEPEST = tl.constexpr(1e28)  # multiples of it stay finite, so that they leave a gap of 0 at 0
