@@ -86,6 +86,7 @@ def relaxed_sort() -> None:
             relaxed_sort.sort(x, x, rest[0], None, lengths, offsets)
             relaxed_sort.unsort(x, x, *rest)
             relaxed_sort.slope(x, x, x, x, *rest)
+            relaxed_sort.pull(x, x, x, x, *rest)
 
 
 def chamfer() -> None:

@@ -14,6 +14,7 @@ from .operator import differentiate, operator
 from .shapes import layout_of
 
 _TAIL = "Tensor temperature, Tensor{} normaliser, Tensor? lengths, Tensor? offsets"
+_SLOPE = f"Tensor values, Tensor a, Tensor x, Tensor projected, {_TAIL.format('')}"
 
 sort = operator(
     "relaxed_sort",
@@ -31,10 +32,17 @@ unsort = operator(
 )
 slope = operator(
     "relaxed_slope",
-    f"(Tensor values, Tensor a, Tensor x, Tensor projected, {_TAIL.format('')}) -> Tensor",
+    f"({_SLOPE}) -> Tensor",
     cpu.slope,
     lambda values, *_: values.new_empty(values.shape),
     cuda="relaxed_sort.slope",
+)
+pull = operator(
+    "relaxed_pull",  # slope and unsort at once: both gradients of the sort
+    f"({_SLOPE}) -> (Tensor, Tensor)",
+    cpu.pull,
+    lambda values, *_: (values.new_empty(values.shape), values.new_empty(values.shape)),
+    cuda="relaxed_sort.pull",
 )
 
 
@@ -53,6 +61,8 @@ def _sort_backward(ctx, dy: Tensor | None, _):
     if dy is None:
         return (None,) * 6
     values, x, y, *rest = ctx.saved_tensors
+    if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():  # the common case
+        return *pull(values, dy, x, y, *rest), None, None, None, None
     ds = slope(values, dy, x, y, *rest) if ctx.needs_input_grad[0] else None
     dx = unsort(values, dy, *rest) if ctx.needs_input_grad[1] else None
     return ds, dx, None, None, None, None
