@@ -3,6 +3,9 @@
 All happens in the memory that keeps x in sorted order. Pairs of blocks follow the network of
 Batcher's odd-even merge sort: it moves the larger half of a pair always to the earlier block, so
 that a last block that is not full needs no special care.
+
+Ranks are found by a search in a second copy of the sorted keys, in which every column lies by
+itself: the last steps of the search are then in one piece of memory, and read at once.
 """
 
 from __future__ import annotations
@@ -18,7 +21,34 @@ from .sorting import LOWEST, count_larger, key_of, merge_tile, sort_tile, value_
 
 LOGR, LOGC = 6, 5  # log2 of the rows of a thread and of their groups: two blocks of 1024
 SAMPLES = 9  # log2, of which count_larger needs more than 5
-RANK = 8, 128, 8, 4  # features, rows, programs a set, warps
+RANK = 4, 256, 4, 4  # features, rows, programs a set, warps
+CHUNK = tl.constexpr(8)  # keys that are read at once
+SPARE = tl.constexpr(12)  # rows more than a set has in the second copy, for aligned columns
+
+
+@triton.jit
+def _key(x, row, rows):
+    """Numbers of 16 bits take their row along, as in a tile, where it has no more bits."""
+    key = key_of(x.to(tl.float32), row)
+    if x.dtype.primitive_bitwidth == 16:
+        key = tl.where(rows <= 65536, key_of(x, row), key)
+    return key
+
+
+@triton.jit
+def _value(key, rows, dtype: tl.constexpr):
+    x = value_of(key, tl.float32)
+    if dtype.primitive_bitwidth == 16:
+        x = tl.where(rows <= 65536, value_of(key, dtype).to(tl.float32), x)
+    return x
+
+
+@triton.jit
+def _columns(first, number, d, dim, size, WIDE: tl.constexpr):
+    """Where the columns of a set begin in the second copy, and how long they are."""
+    long = (size // 4 + 2) * 4
+    start = (first + SPARE * number) * dim // 4 * 4
+    return start + index(d, WIDE) * long, long
 
 
 @triton.jit
@@ -52,6 +82,8 @@ def _sort(
     w_ptr,
     y_ptr,
     key_ptr,
+    column_ptr,
+    number_ptr,
     offsets_ptr,
     sizes_ptr,
     mask_ptr,
@@ -70,10 +102,12 @@ def _sort(
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Some features of a set of more than ``above`` rows."""
+    """Some features of a set of more than ``above`` rows; for the ranks also the second copy."""
     TILE: tl.constexpr = 1 << (LOGR + LOGC)
     HALF: tl.constexpr = TILE // 2
     g, b, d = program(dim, BD)
+    if number_ptr is not None:
+        b = tl.load(number_ptr + b)
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     if rows <= above:
         return
@@ -84,7 +118,7 @@ def _sort(
         row = r + tl.arange(0, TILE)[:, None]
         element = is_element(row, first, rows, mask_ptr) & inside
         x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
-        key = sort_tile(tl.where(element, key_of(x.to(tl.float32), row), LOWEST), LOGR, LOGC, BD)
+        key = sort_tile(tl.where(element, _key(x, row, rows), LOWEST), LOGR, LOGC, BD)
         tl.store(key_ptr + index(row, WIDE) * dim, key, mask=(row < rows) & inside)
     tl.debug_barrier()
     # Two blocks of each tile are in order; merge 2 and 2, 4 and 4, ...
@@ -98,26 +132,32 @@ def _sort(
                     _exchange_blocks(key_ptr, i, i + k, rows, dim, inside, WIDE, LOGR, LOGC, BD)
             k //= 2
         p *= 2
-    total = tl.zeros((BR, BD), tl.float32)
-    for r in range(0, size, BR):
+    number = g * batch + b
+    columns, long = _columns(first, number, d, dim, size, WIDE)
+    total = tl.zeros((BR, BD), tl.float64)
+    for r in range(0, long, BR):
         row = r + tl.arange(0, BR)[:, None]
         valid = (row < size) & inside
         at = key_ptr + index(row, WIDE) * dim
-        x = value_of(tl.load(at, mask=valid, other=0), tl.float32)
+        key = tl.load(at, mask=valid, other=LOWEST)
+        if column_ptr is not None:
+            tl.store(column_ptr + columns + row, key, mask=inside & (row < long))
+        x = _value(key, rows, x_ptr.dtype.element_ty)
         tl.store(at, x.to(tl.int32, bitcast=True), mask=valid)
         if w_ptr is not None:
             weight = load_weights(w_ptr + g * knots * dim, row, size, d, valid, knots, dim)
             total += tl.where(valid, weight * x, 0.0)
     if w_ptr is not None:
-        y = tl.sum(total, axis=0)[None, :]
-        tl.store(y_ptr + (g * batch + b) * dim + d, y, mask=inside)
+        y = tl.sum(total, axis=0)[None, :].to(tl.float32)
+        tl.store(y_ptr + number * dim + d, y, mask=inside)
 
 
 @triton.jit(do_not_specialize=(*ANY, "above", "split"))
 def _rank(
     x_ptr,
-    sorted_ptr,
+    column_ptr,
     rank_ptr,
+    number_ptr,
     offsets_ptr,
     sizes_ptr,
     mask_ptr,
@@ -135,56 +175,67 @@ def _rank(
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """How many are larger: among some samples in registers, then step by step in memory."""
+    """How many are larger: among some samples in registers, then in memory among few."""
     g, pid, d = program(dim, BD)
     start, b = (pid % split) * BR, pid // split
+    if number_ptr is not None:
+        b = tl.load(number_ptr + b)
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     if rows <= above:
         return
     inside = d < dim
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     rank_ptr += first * dim + d
-    sorted_ptr += first * dim + d
-    step = 1
-    while (step << LOG) < size:
-        step *= 2
-    sample = tl.arange(0, 1 << LOG)[:, None] * step
-    held = (sample < size) & inside
-    samples = tl.load(sorted_ptr + index(sample, WIDE) * dim, mask=held, other=0.0)
-    samples = tl.where(held, key_of(samples, sample), LOWEST)
+    number = g * batch + b
+    columns, _ = _columns(first, number, d, dim, size, WIDE)
+    columns = column_ptr + columns
+    fours = 1  # a sample of every 4 * fours
+    while ((4 * fours) << LOG) < size:
+        fours *= 2
+    sample = tl.arange(0, 1 << LOG)[:, None] * (4 * fours)
+    samples = tl.load(columns + sample, mask=(sample < size) & inside, other=LOWEST)
+    t = tl.arange(0, CHUNK)[None, None, :]
     owned = rows if offsets_ptr is not None else length
     for r in range(start, owned, split * BR):
         row = r + tl.arange(0, BR)[:, None]
         element = is_element(row, first, rows, mask_ptr) & inside
         x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
-        key = key_of(x.to(tl.float32), row)
-        count = count_larger(samples, key, LOG, BD)
-        rank = tl.maximum(count - 1, 0) * step
-        half = step // 2
-        while half > 0:
-            larger = _at(sorted_ptr, rank + half, size, dim, element, WIDE) > key
-            rank = tl.where(larger, rank + half, rank)
+        key = _key(x, row, rows)
+        low = tl.maximum(count_larger(samples, key, LOG, BD) - 1, 0) * fours  # in fours too
+        half = fours // 2
+        while 4 * half >= CHUNK:
+            at = (low + half) * 4
+            seen = tl.load(columns + at, mask=(at < size) & inside, other=LOWEST)
+            low = tl.where(seen > key, low + half, low)
             half //= 2
-        rank = tl.where(count > 0, rank + 1, 0)
+        rank = low * 4  # so that the compiler sees that a chunk is aligned
+        chunk = columns[:, :, None] + (rank[:, :, None] + t)
+        chunk = tl.load(chunk, mask=inside[:, :, None], other=LOWEST)
+        larger = tl.sum((chunk > key[:, :, None]).to(tl.int32), axis=2)
+        equal = tl.sum((chunk == key[:, :, None]).to(tl.int32), axis=2)
+        rank += larger
         # Equal elements have the rank of their first; those of earlier rows have to go first.
-        tied = element & (_at(sorted_ptr, rank + 1, size, dim, element, WIDE) == key)
-        equal = _highest(tl.where(tied, key, LOWEST))
-        while tl.max(equal) > LOWEST:
-            before = tl.zeros((1, BD), tl.int32)
-            for i in range(0, r, BR):
-                other = i + tl.arange(0, BR)[:, None]
-                valid = is_element(other, first, rows, mask_ptr) & inside
-                where = x_ptr + index(other, WIDE) * stride_n + d * stride_d
-                earlier = key_of(tl.load(where, mask=valid, other=0.0).to(tl.float32), other)
-                before += tl.sum((valid & (earlier == equal)).to(tl.int32), axis=0)[None, :]
-            group = (element & (key == equal)).to(tl.int32)
-            rank += group * (before + tl.cumsum(group, axis=0) - group)
-            equal = _highest(tl.where(tied & (key < equal), key, LOWEST))
+        beyond = element & (larger >= CHUNK - 1) & (rank + 1 < size)  # the next is in no chunk
+        follows = tl.load(columns + rank + 1, mask=beyond, other=LOWEST) == key
+        follows = element & (follows | (equal > 1))
+        if tl.max(follows.to(tl.int32)) > 0:
+            tied = _highest(tl.where(follows, key, LOWEST))
+            while tl.max(tied) > LOWEST:
+                before = tl.zeros((1, BD), tl.int32)
+                for i in range(0, r, BR):
+                    other = i + tl.arange(0, BR)[:, None]
+                    valid = is_element(other, first, rows, mask_ptr) & inside
+                    where = x_ptr + index(other, WIDE) * stride_n + d * stride_d
+                    earlier = _key(tl.load(where, mask=valid, other=0.0), other, rows)
+                    before += tl.sum((valid & (earlier == tied)).to(tl.int32), axis=0)[None, :]
+                group = (element & (key == tied)).to(tl.int32)
+                rank += group * (before + tl.cumsum(group, axis=0) - group)
+                tied = _highest(tl.where(follows & (key < tied), key, LOWEST))
         if offsets_ptr is None and mask_ptr is None:  # padding comes last, by position
             rank = tl.where(element, rank, row)
             element = (row < length) & inside
-        at = rank_ptr + index(row, WIDE) * dim
-        tl.store(at, rank.to(rank_ptr.dtype.element_ty), mask=element)
+        to = rank_ptr + index(row, WIDE) * dim
+        tl.store(to, rank.to(rank_ptr.dtype.element_ty), mask=element)
 
 
 @triton.jit
@@ -192,28 +243,26 @@ def _highest(x):
     return tl.max(x, axis=0)[None, :]
 
 
-@triton.jit
-def _at(sorted_ptr, rank, size, dim, element, WIDE: tl.constexpr):
-    """The keys at some ranks; the lowest beyond the last."""
-    inside = element & (rank < size)
-    x = tl.load(sorted_ptr + index(rank, WIDE) * dim, mask=inside, other=0.0)
-    return tl.where(inside, key_of(x, rank), LOWEST)
-
-
 def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -> None:
     """Sets of more than ``above`` rows: x in sorted order, and where asked for y and ranks."""
     knots = 1 if weight is None else weight.shape[1]
     wide = is_wide(x, ordered)
+    columns = None
+    if ranks is not None:
+        size = ordered.numel() + SPARE.value * sets.replicas * sets.batch * sets.dim
+        columns = torch.empty(size, dtype=torch.int32, device=x.device)
+    numbers, count = sets.larger(above)
     features = 16
-    _sort[sets.grid(sets.batch, features)](
-        *(x, weight, y, ordered.view(torch.int32), *sets.args, *strides(x), knots, above),
+    _sort[sets.grid(count, features)](
+        *(x, weight, y, ordered.view(torch.int32), columns, numbers),
+        *(*sets.args, *strides(x), knots, above),
         *(wide, LOGR, LOGC, 64, features),
         num_warps=16,
     )
     if ranks is not None:
         features, rows, split, warps = RANK
-        _rank[sets.grid(sets.batch * split, features)](
-            *(x, ordered, ranks, *sets.args, *strides(x), above, split),
+        _rank[sets.grid(count * split, features)](
+            *(x, columns, ranks, numbers, *sets.args, *strides(x), above, split),
             *(wide, SAMPLES, rows, features),
             num_warps=warps,
         )

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .pull import FEATURES, rows_of_tile, split_rows
+from .pull import FEATURES, ROWS, SMALL, WARPS, split_rows
 from .sets import ANY, Sets, find, index, is_element, is_wide, near, origin, program, strides
 
 
@@ -61,7 +61,9 @@ def _launch(x: Tensor, ranks: Tensor, sets: Sets, back: bool) -> Tensor:
     x, ranks = near(x), ranks.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if out.numel():
-        rows, warps = rows_of_tile(sets)
+        rows, warps = ROWS, WARPS
+        if sets.length <= SMALL:
+            rows, warps = max(8, triton.next_power_of_2(sets.length)), 1
         split = split_rows(sets, rows)
         with torch.cuda.device_of(x):
             _move[sets.grid(sets.batch * split, FEATURES)](

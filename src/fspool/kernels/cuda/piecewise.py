@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+LOADED = tl.constexpr(64)  # knots that a tile of them has at most; more are looked up in memory
+
 
 @triton.jit
 def knot_of(rank, size, knots):
@@ -29,15 +31,23 @@ def load_weights(w_ptr, rank, size, d, inside, knots, stride_k, stride_d=1):
 
 @triton.jit
 def load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP: tl.constexpr):
-    """All knots of some features, (KP, BD), for gather_weights."""
+    """The first KP knots of some features, for find_weights."""
     k = tl.arange(0, KP)[:, None]
     return tl.load(w_ptr + k * stride_k + d * stride_d, mask=(k < knots) & (d < dim), other=0.0)
 
 
 @triton.jit
-def gather_weights(w, rank, size, knots, KP: tl.constexpr):
-    """f(rank) for ranks (BR, BD), from the knots w (KP, BD). Anything for ranks beyond the size."""
-    left, beyond = knot_of(rank, size, knots)
-    a = tl.gather(w, tl.minimum(left, KP - 1), 0)
-    b = tl.gather(w, tl.minimum(left + 1, KP - 1), 0)
-    return a + beyond * (b - a)
+def find_weights(w, w_ptr, rank, size, d, inside, knots, stride_k, stride_d, KP: tl.constexpr):
+    """f(rank) for ranks (BR, BD), from the knots w (KP, BD), or from memory if they are more.
+
+    Anything for ranks beyond the size.
+    """
+    if KP > LOADED:
+        inside &= (rank >= 0) & (rank < size)
+        f = load_weights(w_ptr, rank, size, d, inside, knots, stride_k, stride_d)
+    else:
+        left, beyond = knot_of(rank, size, knots)
+        a = tl.gather(w, tl.minimum(left, KP - 1), 0)
+        b = tl.gather(w, tl.minimum(left + 1, KP - 1), 0)
+        f = a + beyond * (b - a)
+    return f

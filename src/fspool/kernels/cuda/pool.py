@@ -22,7 +22,7 @@ from .moves import scatter
 from .piecewise import load_weights
 from .pull import sum_knots, sum_ranked, unpool_rows
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
-from .sorting import LOWEST, count_larger, key_of, one_group, sort_tile, value_of
+from .sorting import LOWEST, count_larger, key_of, sort_tile, value_of
 
 # log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps.
 TILES = {
@@ -36,6 +36,7 @@ TILES = {
     10: (5, 5, 16, 16),
 }
 TOP = LARGEST_TILE
+LOOKED_AT = 64  # places at which one program looks for ties
 HUGE = 1 << 14  # rows of a padded set from which on a sort by the whole device is faster
 
 
@@ -90,13 +91,15 @@ def _pool(
         rank_ptr += first * dim
         rank = count_larger(largest_first, key, LOGR + LOGC, BD)
         if tie_ptr is not None:
-            counted = tl.where(element, rank, 0)
             total = size * (size - 1) // 2  # of the ranks of a column without ties
+            counted = tl.where(element, rank, 0)
             if LOGC == 0:  # a warp has one sum for all features sooner than one for each
-                short = (d < dim) & (tl.sum(counted) < total * tl.sum((d < dim).to(tl.int32)))
+                tied = tl.sum(counted) < total * tl.sum((d < dim).to(tl.int32))
+                tile = g * tl.num_programs(0) + tl.program_id(0)
+                tl.store(tie_ptr + tile, tied.to(tl.int32))
             else:
-                short = tl.sum(counted, axis=0)[None, :] < total
-            tl.store(tie_ptr + (g * batch + b) * dim + d, short.to(tl.int32), mask=d < dim)
+                tied = tl.sum(counted, axis=0)[None, :] < total
+                tl.store(tie_ptr + (g * batch + b) * dim + d, tied.to(tl.int32), mask=d < dim)
         if offsets_ptr is None and mask_ptr is None:  # padding comes last, by position
             rank = tl.where(element, rank, row)
             element = (row < length) & (d < dim)
@@ -109,7 +112,6 @@ def _pool(
 
 @triton.jit(do_not_specialize=(*ANY, "above"))
 def _break_ties(
-    x_ptr,
     rank_ptr,
     tie_ptr,
     offsets_ptr,
@@ -118,43 +120,44 @@ def _break_ties(
     batch,
     length,
     dim,
-    stride_g,
-    stride_b,
-    stride_n,
-    stride_d,
     above,
     SHARE: tl.constexpr,
-    BN: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Equal elements, which all got the rank of their first one, in the order of their rows.
+    """Equal elements, which all have the rank of their first one, in the order of their rows.
 
-    A program looks at some sets at once, since most have no ties.
+    Columns of one warp that have ties are sorted again, by rank and row. A program looks for them
+    at some places, since most have none.
     """
-    g, chunk, d = program(dim, BD)
-    some = chunk * SHARE + tl.arange(0, SHARE)[:, None]
-    flags = tie_ptr + (g * batch + some) * dim + d
-    if tl.max(tl.load(flags, mask=(some < batch) & (d < dim), other=0)) == 0:
-        return
+    BN: tl.constexpr = 1 << (LOGR + LOGC)
+    g = tl.program_id(1).to(tl.int64)
+    blocks = tl.cdiv(dim, BD)
+    tile = tl.program_id(0) * SHARE + tl.arange(0, SHARE)
+    known = tile < batch * blocks
+    if LOGC == 0:
+        tied = tl.load(tie_ptr + g * batch * blocks + tile, mask=known, other=0) > 0
+    else:  # a flag for every column
+        d = (tile % blocks)[:, None] * BD + tl.arange(0, BD)[None, :]
+        flags = tie_ptr + (g * batch + (tile // blocks)[:, None]) * dim + d
+        tied = tl.max(tl.load(flags, mask=known[:, None] & (d < dim), other=0), axis=1) > 0
+    b = tl.minimum(tile // blocks, batch - 1)
+    _, _, rows, _ = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    tied &= (rows > above) & (rows <= BN)  # the flags of other sets hold anything
     row = tl.arange(0, BN)[:, None]
-    for b in range(chunk * SHARE, tl.minimum(chunk * SHARE + SHARE, batch)):
-        packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-        mine = (rows > above) & (rows <= BN)  # the flags of other sets hold anything
-        flag = tl.load(tie_ptr + (g * batch + b) * dim + d, mask=(d < dim) & mine, other=0)
-        tied = flag > 0
-        if tl.max(flag) > 0:
-            element = is_element(row, first, rows, mask_ptr) & tied
-            ranks = rank_ptr + first * dim + row * dim + d
-            rank = tl.load(ranks, mask=element, other=0).to(tl.int32)
-            rank, more = one_group(tl.where(element, rank, -1), size, tied)
-            if tl.max(more) > 0:
-                column = x_ptr + origin(g, b, packed, stride_g, stride_b, stride_n) + d * stride_d
-                key = key_of(tl.load(column + row * stride_n, mask=element, other=0.0), row)
-                for i in range(0, rows):
-                    earlier = is_element(i + d * 0, first, rows, mask_ptr) & (more > 0)
-                    x = tl.load(column + i * stride_n, mask=earlier, other=0.0)
-                    rank += (earlier & (key_of(x, i) == key) & (i < row)).to(tl.int32)
-            tl.store(ranks, rank.to(rank_ptr.dtype.element_ty), mask=element)
+    last = tl.max(tl.where(tied, tile, -1))
+    while last >= 0:
+        f = (last % blocks) * BD + tl.arange(0, BD)[None, :]
+        s = last // blocks
+        packed, first, own, size = find(g, s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+        element = is_element(row, first, own, mask_ptr) & (f < dim)
+        at = rank_ptr + first * dim + (row * dim + f)
+        rank = tl.load(at, mask=element, other=0).to(tl.int32)
+        key = tl.where(element, -(rank * BN + row), LOWEST)
+        rank = count_larger(sort_tile(key, LOGR, LOGC, BD), key, LOGR + LOGC, BD)
+        tl.store(at, rank.to(rank_ptr.dtype.element_ty), mask=element)
+        last = tl.max(tl.where(tied & (tile < last), tile, -1))
 
 
 def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
@@ -168,18 +171,19 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
             fill = sets.varied and ranks is not None and sets.length > 1 << log
             ties = None
             if ranks is not None and x.dtype.itemsize > 2:  # keys of 16 bits know their rows
-                shape = sets.replicas, sets.batch, sets.dim
-                ties = torch.empty(shape, dtype=torch.int32, device=x.device)
+                flags = sets.batch * (sets.dim if logc else triton.cdiv(sets.dim, features))
+                ties = torch.empty(sets.replicas, flags, dtype=torch.int32, device=x.device)
             _pool[sets.grid(sets.batch, features)](
                 *(x, weight, y, ranks, ties, ordered, *sets.args, *strides(x), knots, above),
                 *(fill, logr, logc, features),
                 num_warps=warps,
             )
             if ties is not None:
-                share, features, warps = (16, 128, 4) if log <= 5 else (1, features, warps)
-                _break_ties[sets.grid(triton.cdiv(sets.batch, share), features)](
-                    *(x, ranks, ties, *sets.args, *strides(x), above, share, 1 << log, features),
-                    num_warps=warps,
+                columns = 32 >> logc  # of one warp
+                tiles = sets.batch * triton.cdiv(sets.dim, columns)
+                _break_ties[triton.cdiv(tiles, LOOKED_AT), sets.replicas](
+                    *(ranks, ties, *sets.args, above, LOOKED_AT, logr, logc, columns),
+                    num_warps=1,
                 )
             above = 1 << log
         if sets.length > TOP:
@@ -187,11 +191,13 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
 
 
 def _tiles(sets: Sets) -> list[int]:
-    """log2 of their rows: one tile for sets of one length, steps of four for mixed ones."""
+    """log2 of their rows: one tile for sets of one length, steps of four for mixed ones, and of
+    two where that pays."""
     log = max(3, (sets.length - 1).bit_length())
     top = min(log, max(TILES))
     if sets.packed or sets.varied:
-        return sorted(range(top, 4, -2)) or [top]  # below 2^5 rows a tile of its own costs more
+        steps = {*range(top, 4, -2)} | ({9} if top == 10 else set())
+        return sorted(steps) or [top]  # below 2^5 rows a tile of its own costs more
     return [log] if log in TILES else []
 
 

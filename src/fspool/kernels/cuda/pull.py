@@ -10,17 +10,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .piecewise import gather_weights, knot_of, load_knots, load_weights
+from .piecewise import LOADED, find_weights, knot_of, load_knots, load_weights
 from .sets import ANY, Sets, find, index, is_element, is_wide, near, origin, program, strides
 
 FEATURES = 32  # of a tile
 PROGRAMS = 1024  # enough to fill a device
-FINISH = 64  # knots of a program
+PARTS, FINISH = 64, 16  # partial sums, and knots, of a program that adds them up
 
 
-def rows_of_tile(sets: Sets) -> tuple[int, int]:
-    """Rows of a tile, and warps."""
-    return (64, 4) if sets.length > 32 else (max(8, triton.next_power_of_2(sets.length)), 1)
+SMALL = 32  # rows of a set up to which one tile has all of its ranks
+ROWS, WARPS = 64, 4  # of a tile of larger sets
 
 
 def split_rows(sets: Sets, rows: int) -> int:
@@ -38,6 +37,50 @@ def load_ranks(rank_ptr, at, row, d, element):
     if rank_ptr is not None:
         rank = tl.load(rank_ptr + at, mask=element, other=0).to(tl.int32)
     return rank
+
+
+@triton.jit(do_not_specialize=(*ANY, "share"))
+def _unpool_small(
+    z_ptr,
+    w_ptr,
+    rank_ptr,
+    x_ptr,
+    offsets_ptr,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    stride_g,
+    stride_k,
+    stride_d,
+    knots,
+    share,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """x = f(rank) z, zeros in the padding: ``share`` sets that have no more ranks than a tile rows.
+
+    So f is made for every rank, and again only where a set has another size than the last.
+    """
+    g, chunk, d = program(dim, BD)
+    w_ptr += g * stride_g
+    row = tl.arange(0, BR)[:, None]
+    f = tl.zeros((BR, BD), tl.float32)
+    known = tl.full((), -1, tl.int32)
+    for b in range(chunk * share, tl.minimum(chunk * share + share, batch)):
+        _, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+        if size != known:
+            inside = (row < size) & (d < dim)
+            f = load_weights(w_ptr, row, size, d, inside, knots, stride_k, stride_d)
+            known = size
+        z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
+        owned = rows if offsets_ptr is not None else length
+        stored = (row < owned) & (d < dim)
+        element = is_element(row, first, rows, mask_ptr) & stored
+        at = first * dim + (row * dim + d)
+        rank = load_ranks(rank_ptr, at, row, d, element)
+        tl.store(x_ptr + at, tl.where(element, tl.gather(f, rank, 0) * z, 0.0), mask=stored)
 
 
 @triton.jit(do_not_specialize=(*ANY, "split"))
@@ -58,26 +101,17 @@ def _unpool(
     knots,
     split,
     WIDE: tl.constexpr,
-    SMALL: tl.constexpr,
     KP: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """x = f(rank) z, zeros in the padding, for every ``split``-th block of rows of a set.
-
-    Small sets have fewer ranks than a tile has rows: f is made once for each rank.
-    """
+    """x = f(rank) z, zeros in the padding, for every ``split``-th block of rows of a set."""
     g, pid, d = program(dim, BD)
     b = pid // split
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     w_ptr += g * stride_g
     z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
-    if SMALL:
-        every = tl.arange(0, BR)[:, None]
-        inside = (every < size) & (d < dim)
-        w = z * load_weights(w_ptr, every, size, d, inside, knots, stride_k, stride_d)
-    else:
-        w = load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP)
+    w = load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP)
     r = (pid % split) * BR
     owned = rows if offsets_ptr is not None else length
     while r < owned:
@@ -86,10 +120,7 @@ def _unpool(
         stored = (row < owned) & (d < dim)
         element = is_element(row, first, rows, mask_ptr) & stored
         rank = load_ranks(rank_ptr, at, row, d, element)
-        if SMALL:
-            x = tl.gather(w, rank, 0)
-        else:
-            x = gather_weights(w, rank, size, knots, KP) * z
+        x = find_weights(w, w_ptr, rank, size, d, element, knots, stride_k, stride_d, KP) * z
         tl.store(x_ptr + at, tl.where(element, x, 0.0), mask=stored)
         r += split * BR
 
@@ -97,34 +128,50 @@ def _unpool(
 def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets) -> Tensor:
     """f(rank) z. The weight is (G, k, D), of any strides."""
     x = torch.empty(sets.shape, dtype=z.dtype, device=z.device)
-    if x.numel():
-        rows, warps = rows_of_tile(sets)
-        split, small = split_rows(sets, rows), sets.length <= rows
-        with torch.cuda.device_of(z):
+    if not x.numel():
+        return x
+    knots, blocks = weight.shape[1], triton.cdiv(sets.dim, FEATURES)
+    tensors = (z.contiguous(), weight, ranks, x, *sets.args, *weight.stride(), knots)
+    with torch.cuda.device_of(z):
+        if sets.length <= SMALL:
+            share = min(8, max(1, sets.replicas * sets.batch * blocks // (2 * PROGRAMS)))
+            rows = max(8, triton.next_power_of_2(sets.length))
+            _unpool_small[sets.grid(triton.cdiv(sets.batch, share), FEATURES)](
+                *(*tensors, share, rows, FEATURES), num_warps=1
+            )
+        else:
+            split = split_rows(sets, ROWS)
             _unpool[sets.grid(sets.batch * split, FEATURES)](
-                *(z.contiguous(), weight, ranks, x, *sets.args, *weight.stride()),
-                *(weight.shape[1], split),
-                *(is_wide(x), small, knots_tile(weight.shape[1]), rows, FEATURES),
-                num_warps=warps,
+                *(*tensors, split, is_wide(x), knots_tile(knots), ROWS, FEATURES),
+                num_warps=WARPS,
             )
     return x
 
 
 def knots_tile(knots: int) -> int:
-    """The rows of a tile of knots."""
-    return max(16, triton.next_power_of_2(knots))
+    """The rows of a tile of knots: more than LOADED where they are not to be loaded at once."""
+    return min(2 * LOADED.value, max(16, triton.next_power_of_2(knots)))
 
 
 # --------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _to_knots(by_rank, r, size, knots, KP: tl.constexpr, BR: tl.constexpr):
+def _to_knots(by_rank, r, size, knots, first_knot, KP: tl.constexpr, BR: tl.constexpr):
     """Rows (BR, BD) from rank r on summed to the knots, (KP, BD), by the hat of each knot."""
     left, beyond = knot_of(r + tl.arange(0, BR)[None, :], size, knots)
-    k = tl.arange(0, KP)[:, None]
+    k = first_knot + tl.arange(0, KP)[:, None]
     hat = tl.where(k == left, 1 - beyond, 0.0) + tl.where(k == left + 1, beyond, 0.0)
     return tl.dot(hat, by_rank, input_precision="ieee")
+
+
+@triton.jit
+def _weigh(z_ptr, sorted_ptr, b, g, first, row, size, d, batch, dim, WIDE: tl.constexpr):
+    """z times the sorted x of some ranks of one set."""
+    z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0)
+    at = sorted_ptr + first * dim + (index(row, WIDE) * dim + d)
+    x = tl.load(at, mask=(row < size) & (d < dim), other=0.0)
+    return z.to(tl.float32) * x.to(tl.float32)
 
 
 @triton.jit(do_not_specialize=(*ANY, "split", "share"))
@@ -157,29 +204,32 @@ def _sum_knots(
     _, _, _, smallest = find(g, start, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     largest = smallest
     if offsets_ptr is not None or sizes_ptr is not None:
-        for b in range(start, stop):
+        for b in range(start + 1, stop):
             _, _, _, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
             smallest = tl.minimum(smallest, size)
             largest = tl.maximum(largest, size)
-    total = tl.zeros((KP, BD), tl.float32)
-    for r in range((part % split) * BR, largest, split * BR):
-        row = r + tl.arange(0, BR)[:, None]
-        by_rank = tl.zeros((BR, BD), tl.float32)
-        for b in range(start, stop):
-            _, first, _, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-            z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0)
-            at = sorted_ptr + first * dim + (index(row, WIDE) * dim + d)
-            x = tl.load(at, mask=(row < size) & (d < dim), other=0.0)
-            by_rank += z.to(tl.float32) * x.to(tl.float32)
-            if (smallest < largest) & (r < size):
-                total += _to_knots(by_rank, r, size, knots, KP, BR)
-                by_rank = tl.zeros((BR, BD), tl.float32)
-        if smallest == largest:
-            total += _to_knots(by_rank, r, largest, knots, KP, BR)
-    k = tl.arange(0, KP)[:, None]
     parts = tl.num_programs(0) // tl.cdiv(dim, BD)
-    at = part_ptr + ((g * parts + part) * knots + k) * dim + d
-    tl.store(at, total, mask=(k < knots) & (d < dim))
+    for first_knot in range(0, knots, KP):
+        total = tl.zeros((KP, BD), tl.float32)
+        for r in range((part % split) * BR, largest, split * BR):
+            row = r + tl.arange(0, BR)[:, None]
+            if smallest == largest:
+                by_rank = tl.zeros((BR, BD), tl.float32)
+                for b in range(start, stop):
+                    _, first, _, _ = find(g, b, offsets_ptr, None, mask_ptr, batch, length)
+                    by_rank += _weigh(
+                        z_ptr, sorted_ptr, b, g, first, row, largest, d, batch, dim, WIDE
+                    )
+                total += _to_knots(by_rank, r, largest, knots, first_knot, KP, BR)
+            else:
+                for b in range(start, stop):
+                    _, first, _, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+                    if r < size:
+                        one = _weigh(z_ptr, sorted_ptr, b, g, first, row, size, d, batch, dim, WIDE)
+                        total += _to_knots(one, r, size, knots, first_knot, KP, BR)
+        k = first_knot + tl.arange(0, KP)[:, None]
+        at = part_ptr + ((g * parts + part) * knots + k) * dim + d
+        tl.store(at, total, mask=(k < knots) & (d < dim))
 
 
 def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.dtype) -> Tensor:
@@ -189,12 +239,13 @@ def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.d
     programs = sets.replicas * sets.batch * split * triton.cdiv(sets.dim, FEATURES)
     share = min(32, max(1, programs // PROGRAMS))
     parts = triton.cdiv(sets.batch, share) * split
+    tile = min(LOADED.value, knots_tile(knots))
     sums = z.new_empty(sets.replicas, parts, knots, sets.dim, dtype=torch.float32)
     if sums.numel():
         with torch.cuda.device_of(z):
             _sum_knots[sets.grid(parts, FEATURES)](
                 *(z.contiguous(), ordered, sums, *sets.args, knots, split, share),
-                *(is_wide(ordered), knots_tile(knots), rows, FEATURES),
+                *(is_wide(ordered), tile, rows, FEATURES),
                 num_warps=2,
             )
     out = torch.empty(sets.replicas, sets.dim, knots, dtype=dtype, device=z.device)
@@ -202,7 +253,7 @@ def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.d
         with torch.cuda.device_of(z):
             _finish[(out.numel() // FINISH + 1,)](
                 *(sums, out, parts, sets.dim, knots, out.numel()),
-                *(32, FINISH),
+                *(PARTS, FINISH),
                 num_warps=4,
             )
     return out
@@ -255,18 +306,19 @@ def _sum_ranked(
     """y = sum of f(rank) x over a set."""
     g, b, d = program(dim, BD)
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    w = load_knots(w_ptr + g * weight_g, d, knots, dim, weight_k, weight_d, KP)
+    w_ptr += g * weight_g
+    w = load_knots(w_ptr, d, knots, dim, weight_k, weight_d, KP)
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
-    total = tl.zeros((BR, BD), tl.float32)
+    total = tl.zeros((BR, BD), tl.float64)  # large sets may cancel
     for r in range(0, rows, BR):
         row = r + tl.arange(0, BR)[:, None]
         element = is_element(row, first, rows, mask_ptr) & (d < dim)
         at = first * dim + (index(row, WIDE) * dim + d)
         rank = load_ranks(rank_ptr, at, row, d, element)
         x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
-        weight = gather_weights(w, rank, size, knots, KP)
+        weight = find_weights(w, w_ptr, rank, size, d, element, knots, weight_k, weight_d, KP)
         total += tl.where(element, weight * x.to(tl.float32), 0.0)
-    y = tl.sum(total, axis=0)[None, :]
+    y = tl.sum(total, axis=0)[None, :].to(tl.float32)
     tl.store(y_ptr + (g * batch + b) * dim + d, y, mask=d < dim)
 
 

@@ -40,6 +40,15 @@ class Sets:
         """For kernels that call ``program``: programs of a replica's sets, times those of x."""
         return programs * triton.cdiv(self.dim, features), self.replicas
 
+    def larger(self, size: int) -> tuple[Tensor | None, int]:
+        """The numbers of the largest sets, or None for all, and how many: among them are those of
+        more than ``size`` rows. Of many packed sets few can be large."""
+        offsets = self.args[0]
+        if offsets is None or self.length // size >= self.batch:
+            return None, self.batch
+        count = self.length // size
+        return offsets.diff().topk(count, sorted=False).indices, count
+
 
 def strides(x: Tensor) -> tuple[int, int, int, int]:
     """Of replica, set, row and feature. Packed rows lie as if the sets had no axis of their own."""

@@ -124,24 +124,3 @@ def count_larger(x, key, LOG: tl.constexpr, BD: tl.constexpr):
     if H == 1:
         return group
     return _count_larger(groups, key, group, group * H, H, C, BD)
-
-
-@triton.jit
-def one_group(rank, size, tied):
-    """Let the equal elements of a tied column follow one another where they are all one group.
-
-    That is the usual accident, or the zeros of a ReLU. A group of m at rank r leaves the sum of the
-    ranks short of m (m - 1) / 2, and the sum of their squares short of a number that gives r.
-    Returns the ranks, and 1 for columns that have more groups, whose ranks stay as they are. Rows
-    that are no elements have rank -1.
-    """
-    ranks = tl.maximum(rank, 0)
-    short = tl.where(tied, size * (size - 1) // 2 - tl.sum(ranks, axis=0)[None, :], 0)
-    squares = (size - 1) * size * (2 * size - 1) // 6 - tl.sum(ranks * ranks, axis=0)[None, :]
-    m = ((1 + tl.sqrt((8 * short + 1).to(tl.float32))) * 0.5 + 0.5).to(tl.int32)
-    r = (squares - (m - 1) * m * (2 * m - 1) // 6) // tl.maximum(2 * short, 1)
-    group = (rank == r) & (short > 0)
-    one = (tl.sum(group.to(tl.int32), axis=0)[None, :] == m) & (m * (m - 1) // 2 == short)
-    group = (group & one).to(tl.int32)
-    rank += group * (tl.cumsum(group, axis=0) - group)
-    return rank, tl.where((short > 0) & ~one, 1, 0)
