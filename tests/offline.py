@@ -42,7 +42,7 @@ def compile_only(kernel, grid):
 
 
 def pool() -> None:
-    from fspool.kernels.cuda import pool
+    from fspool.kernels.cuda import moves, pool
 
     for log in pool.TILES:
         x, weight = torch.randn(1, 1, 1 << log, 48), torch.randn(1, 48, 5)
@@ -64,6 +64,11 @@ def pool() -> None:
         pool.pull(z, x, weight, ranks, kept, *sets)
         pool.knots(z, x, ranks, *sets, 5, torch.float32)
         pool.pool_ranked(x, weight, ranks, *sets)
+        moves.to_ranks(x, ranks, *sets)
+        moves.from_ranks(x, ranks, *sets)
+        if kind != "mask":
+            pool.pool_ranked(x, weight, None, *sets)
+            pool.unpool(z, weight, None, *sets, n)
 
 
 def relaxed_sort() -> None:
@@ -73,6 +78,7 @@ def relaxed_sort() -> None:
     for dtype in (torch.float32, torch.float64):
         for shape, lengths, offsets in (
             ((1, 2, 9, 16), torch.tensor([[9, 3]]), None),
+            ((1, 2, 9, 48), None, None),
             ((1, 9, 16), None, torch.tensor([0, 4, 9])),
         ):
             x = torch.randn(shape, dtype=dtype)
@@ -80,6 +86,7 @@ def relaxed_sort() -> None:
             relaxed_sort.sort(x, x, rest[0], None, lengths, offsets)
             relaxed_sort.unsort(x, x, *rest)
             relaxed_sort.slope(x, x, x, x, *rest)
+            relaxed_sort.pull(x, x, x, x, *rest)
 
 
 def chamfer() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 import fspool
+from fspool.functional.by_rank import lengths_by_rank, rank_weights
 from fspool.functional.pool import pool_definition
 from fspool.functional.unpool import unpool_definition
 from fspool.kernels import shapes
@@ -16,7 +17,7 @@ from fspool.layouts import Packed, Padded
 from .interpreter import DEVICE
 
 pytest.importorskip("triton")  # Linux has it
-from fspool.kernels.cuda import large, pool, pull, sets  # noqa: E402
+from fspool.kernels.cuda import large, moves, pool, pull, sets  # noqa: E402
 
 CPU = DEVICE == "cpu"
 SIZES = [0, 1, 2, 9, 31, 32, 33, 65, 130]
@@ -72,9 +73,28 @@ def check(x, weight, layout, kept=True, tolerance=1e-6):
     dx, dw = pool.pull(z, x, weight, ranks, ordered, *where)
     close("dx", dx, dx64, tolerance)
     close("dw", dw, dw64, max(tolerance, 1e-6))
-    assert torch.equal(pool.unpool(z, weight, ranks, *where), dx), "unpool"
+    assert torch.equal(pool.unpool(z, weight, ranks, *where, x.shape[-2]), dx), "unpool"
     again = pool.knots(z, x, ranks, *where, weight.shape[-1], weight.dtype)
     assert torch.equal(again, dw), "knots"
+    check_by_rank(x, z, weight, ranks, layout, (y64, dw64), tolerance)
+
+
+def check_by_rank(x, z, weight, ranks, layout, exact, tolerance):
+    """Rows to their ranks and back, and the same results from rows that lie there."""
+    where, v = (layout.mask, layout.lengths, layout.offsets), torch.randn_like(x)
+    by_rank = moves.to_ranks(x, ranks, *where)
+    assert torch.equal(by_rank, layout.to_ranks(x, ranks.long())), "to ranks"
+    back = moves.from_ranks(v, ranks, *where)
+    assert torch.equal(back, layout.from_ranks(v, ranks.long())), "from ranks"
+
+    y64, dw64 = exact
+    where = None, None, *lengths_by_rank(layout)
+    spread64 = layout.clear_ranks(rank_weights(weight.double(), layout) * layout.spread(z.double()))
+    spread = pool.unpool(z, weight, *where, x.shape[-2])
+    dw = pool.knots(z, by_rank, *where, weight.shape[-1], weight.dtype)
+    close("y by rank", pool.pool_ranked(by_rank, weight, *where), y64, tolerance)
+    close("spread by rank", spread, spread64.expand(x.shape), tolerance)
+    close("knots by rank", dw, dw64, max(tolerance, 1e-6))
 
 
 def draw(*shape, dtype=torch.float32):
@@ -172,9 +192,25 @@ def test_some_features_of_the_ranks():
     """As ``order.select`` gives them."""
     x, weight, z = draw(1, 2, 9, 6), draw(1, 2, 4), draw(1, 2, 2)
     ranks = pool.ranks(x, None, None, None)[..., ::3]
-    for function, first in ((pool.unpool, z), (pool.pool_ranked, x[..., ::3])):
-        expected = function(first, weight, ranks.contiguous(), None, None, None)
-        assert torch.equal(function(first, weight, ranks, None, None, None), expected)
+    some, where = x[..., ::3], (None, None, None)
+    for function, *first in (
+        (lambda *given: pool.unpool(*given, 9), z, weight),
+        (pool.pool_ranked, some, weight),
+        (moves.to_ranks, some),
+        (moves.from_ranks, some),
+    ):
+        expected = function(*first, ranks.contiguous(), *where)
+        assert torch.equal(function(*first, ranks, *where), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.int64])
+def test_ranks_of_any_integers_move_rows_of_any_dtype(dtype):
+    x = draw(1, 2, 9, 3, dtype=dtype if dtype.is_floating_point else torch.float32)
+    layout = Padded((1, 2, 9), x.device, lengths=torch.tensor([[9, 4]], device=DEVICE))
+    ranks = layout.ranks(x).to(torch.int64 if dtype.is_floating_point else dtype)
+    where = None, layout.lengths, None
+    assert torch.equal(moves.to_ranks(x, ranks, *where), layout.to_ranks(x, ranks))
+    assert torch.equal(moves.from_ranks(x, ranks, *where), layout.from_ranks(x, ranks))
 
 
 def test_offsets_with_strides():
@@ -209,7 +245,7 @@ def test_far_apart_rows_are_copied():
 
 
 def test_memory_counted_in_64_bits(monkeypatch):
-    for module in (pull, large):
+    for module in (pull, large, moves):
         monkeypatch.setattr(module, "is_wide", lambda *_: True)
     check(draw(2, 2, 40, 5), draw(2, 5, 7), Padded((2, 2, 40), torch.device(DEVICE)))
     assert not sets.is_wide(draw(2, 2, 40, 5))

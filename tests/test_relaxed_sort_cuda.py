@@ -1,12 +1,15 @@
 """The Triton kernels of the relaxed sort against the float64 definition: in Triton's interpreter
 where there is no GPU, and through the public functions where there is one."""
 
+import importlib
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 import fspool
+from fspool.functional import by_rank, fspool_vjp, fsunpool, relaxed_sort
 from fspool.functional import fspool as pool_function
-from fspool.functional import fspool_vjp, fsunpool, relaxed_sort
 from fspool.functional.relaxed_sort import permutation_definition, slope_definition
 
 from .interpreter import DEVICE
@@ -14,6 +17,7 @@ from .layouts import lay_out
 from .reference import relative_error
 
 pytest.importorskip("triton")  # Linux has it
+from fspool.kernels.cuda import moves, pool  # noqa: E402
 from fspool.kernels.cuda import relaxed_sort as kernels  # noqa: E402
 
 INF, NAN = float("inf"), float("nan")
@@ -57,6 +61,11 @@ def run(values, a, x, temperature, lengths=None, offsets=None):
     result, z = kernels.sort(values, x, temperature, None, lengths, offsets)
     back = kernels.unsort(values, a, temperature, z, lengths, offsets)
     slope = kernels.slope(values, a, x, result, temperature, z, lengths, offsets)
+    both = kernels.pull(values, a, x, result, temperature, z, lengths, offsets)
+    for one, other in zip(both, (slope, back), strict=True):
+        finite = other[other.isfinite()].abs()
+        slack = TOLERANCE[values.dtype] * float(finite.max() if len(finite) else 0)
+        torch.testing.assert_close(one, other, rtol=0, atol=slack, equal_nan=True)
     return [t.cpu() for t in (result, z, back, slope)]
 
 
@@ -267,6 +276,54 @@ def exactly(x, weight, other, **keywords):
     """:func:`autoencode` in float64 on the CPU."""
     keywords = {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in keywords.items()}
     return autoencode(*(t.detach().cpu().double() for t in (x, weight, other)), **keywords)
+
+
+@contextmanager
+def like_cuda():
+    """CPU tensors take the way of CUDA tensors, and the Triton kernels run in the interpreter."""
+    functions = {
+        "ranks": pool.ranks,
+        "pool_ranked": pool.pool_ranked,
+        "unpool": pool.unpool,
+        "knots": pool.knots,
+        "to_ranks": moves.to_ranks,
+        "from_ranks": moves.from_ranks,
+        "relaxed_sort": kernels.sort,
+        "relaxed_unsort": kernels.unsort,
+        "relaxed_slope": kernels.slope,
+        "relaxed_pull": kernels.pull,
+    }
+    relaxed = importlib.import_module("fspool.functional.relaxed_sort")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        torch.library._scoped_library("fspool", "IMPL") as library,
+    ):
+        patch.setattr(relaxed, "SMALL", -1)
+        patch.setattr(by_rank, "_on_device", by_rank.fastest)
+        for name, function in functions.items():
+            library.impl(name, function, "CPU", allow_override=True)
+        yield
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="the tests below do it on the device itself")
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("layout", ["full", "mask", "sizes", "offsets"])
+def test_public_functions_in_the_interpreter(layout):
+    sizes = (7, 7) if layout == "full" else (5, 0, 1, 33)
+    sets = [torch.randn(n, 3) for n in sizes]
+    x, keywords, _ = lay_out("sizes" if layout == "full" else layout, sets, junk=NAN)
+    keywords = {} if layout == "full" else keywords
+    weight, other = torch.randn(2, 3, 4)
+    exact = exactly(x, weight, other, **keywords)
+    with like_cuda():
+        compare(autoencode(x, weight, other, **keywords), exact, 1e-5, layout)
+        order = pool_function(x, weight, temperature=1.0, return_order=True, **keywords)[1]
+        hard = pool_function(x, weight, return_order=True, **keywords)[1]
+        got = [f(x.nan_to_num(7.0)) for o in (order, hard) for f in (o.sort, o.unsort)]
+    expected = [f(x.nan_to_num(7.0)) for o in (order, hard) for f in (o.sort, o.unsort)]
+    for one, truth in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, truth, rtol=1e-5, atol=1e-5)
 
 
 @needs_cuda

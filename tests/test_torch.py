@@ -66,6 +66,19 @@ def test_compiled_with_the_banded_operators_too():
     test_compiled_auto_encoder_has_the_gradients_of_eager_for_every_parameter(0.5)
 
 
+def test_compiled_code_calls_the_registered_operators():
+    seen = []
+
+    def backend(graph, _):
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    weight = torch.randn(3, 4)
+    pool = torch.compile(lambda x: pool_function(x, weight), fullgraph=True, backend=backend)
+    pool(torch.randn(2, 5, 3))
+    assert "fspool.pool.default" in seen
+
+
 def test_an_order_leaves_a_compiled_region_and_is_used_outside():
     pool, unpool, x = fspool.FSPool(4), fspool.FSUnpool(4), torch.randn(2, 5, 4)
     y, order = torch.compile(pool, fullgraph=True)(x, return_order=True)

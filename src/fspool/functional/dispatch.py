@@ -31,7 +31,7 @@ def fastest(name: str, x: Tensor) -> Callable | None:
     torch.func.grad and friends, and forward-mode derivatives, cannot see through a registered
     operator; vmap can.
     """
-    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
+    if is_exporting():
         return None
     if any(name != "Vmap" for name in transforms()) or forward_ad._current_level >= 0:
         return None
@@ -41,3 +41,12 @@ def fastest(name: str, x: Tensor) -> Callable | None:
     if key in _narrow and x.dtype == torch.float64:
         return None
     return _operators.get(key)
+
+
+def is_exporting() -> bool:
+    return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
+
+
+# Called while tracing, as `transforms` in layouts.py is. Traced, torch.compiler.is_exporting would
+# be true under torch.compile as well.
+is_exporting._dynamo_marked_constant = True

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ..checks import INTEGERS, check_floating
 from ..layouts import Sets, is_traced
+from .by_rank import from_ranks, to_ranks
 from .relaxed_sort import apply, apply_transposed, permutation
 
 
@@ -59,7 +60,7 @@ class Order:
 
     def sort(self, x: Tensor) -> Tensor:
         """P x: the elements of x, which has the layout of the pooled input, by rank."""
-        inner = self.sets.to_ranks(self._enter(x), self.ranks)
+        inner = to_ranks(self._enter(x), self.ranks, self.sets)
         if self.temperature is not None:
             inner = apply(self, inner)
         return self.sets.leave(self.sets.clear_ranks(inner).to(x.dtype))
@@ -69,7 +70,7 @@ class Order:
         inner = self.sets.clear_ranks(self._enter(v, "v"))
         if self.temperature is not None:
             inner = apply_transposed(self, inner)
-        return self.sets.leave(self.sets.from_ranks(inner, self.ranks).to(v.dtype))
+        return self.sets.leave(from_ranks(inner, self.ranks, self.sets).to(v.dtype))
 
     def matrix(self) -> Tensor:
         """The permutation matrices P, for looking at: ``(B, D, N, N)``, O(n^2) memory.

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..layouts import Sets
-
 
 def piecewise_linear(weight: Tensor, ranks: Tensor, sizes: Tensor) -> Tensor:
     """f at ``ranks / (sizes - 1)`` for every feature.
@@ -29,13 +27,3 @@ def _pick(weight: Tensor, knot: Tensor) -> Tensor:
     groups, dim, _ = weight.shape
     rows = knot.flatten(1, -2).expand(groups, -1, dim)
     return weight.transpose(1, 2).gather(1, rows).unflatten(1, knot.shape[1:-1])
-
-
-def rank_weights(weight: Tensor, sets: Sets) -> Tensor:
-    """f for every rank of every set; broadcasts against tensors that are indexed by rank."""
-    return piecewise_linear(weight, sets.iota, sets.element_sizes)
-
-
-def spread_by_rank(z: Tensor, weight: Tensor, sets: Sets) -> Tensor:
-    """z (G, B, D) times f, for every rank of every set; zeros after the last element."""
-    return sets.clear_ranks(rank_weights(weight, sets) * sets.spread(z))

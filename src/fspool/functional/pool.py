@@ -16,10 +16,11 @@ from torch import Tensor
 
 from ..layouts import Sets, leave_pooled
 from ..sets import read
+from .by_rank import from_ranks, spread_by_rank, sum_by_rank
 from .dispatch import fastest
 from .inputs import compute_dtype, exact, read_pooled, read_temperature, read_weight
 from .order import Order
-from .piecewise import piecewise_linear, rank_weights, spread_by_rank
+from .piecewise import piecewise_linear
 from .relaxed_sort import apply_transposed, relaxed_order, slope
 from .unpool import spread_ranks
 
@@ -69,7 +70,7 @@ def fspool(
         else:
             dtype = compute_dtype(inner, weight)
             sorted_x, order = relaxed_order(inner.to(dtype), temperature, sets)
-            y = sets.sum(rank_weights(weight.to(dtype), sets) * sorted_x)
+            y = sum_by_rank(sorted_x, weight.to(dtype), sets)
         y = leave_pooled(sets, y.to(inner.dtype))
     return (y, order) if return_order else y
 
@@ -93,7 +94,7 @@ def fspool_vjp(g: Tensor, weight: Tensor, order: Order) -> Tensor:
             dtype = compute_dtype(inner, weight, order.values)
             a = spread_by_rank(inner.to(dtype), weight.to(dtype), sets)
             ds = apply_transposed(order, a) + slope(order, a, order.values)
-            dx = sets.from_ranks(ds, order.ranks)
+            dx = from_ranks(ds, order.ranks, sets)
         return sets.leave(dx.to(g.dtype))
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ..layouts import Sets
 from ..sets import read
+from .by_rank import lengths_by_rank, to_ranks
 from .dispatch import fastest
 from .inputs import compute_dtype, exact, read_temperature
 
@@ -78,13 +79,13 @@ def relaxed_order(x: Tensor, temperature: Tensor, sets: Sets) -> tuple[Tensor, O
     from .order import Order
 
     ranks = sorted_ranks(x, sets)
-    values = sets.to_ranks(x, ranks)
+    values = to_ranks(x, ranks, sets)
     operator = fastest("relaxed_sort", values)
     if operator is None or _is_small(sets, values):
         p = permutation(values, temperature, sets)
         order = Order(sets, ranks, values, None, temperature, p)
         return sets.clear_ranks(apply(order, values)), order
-    result, normaliser = operator(values, values, temperature, None, *_lengths(sets))
+    result, normaliser = operator(values, values, temperature, None, *lengths_by_rank(sets))
     return result, Order(sets, ranks, values, normaliser, temperature)
 
 
@@ -192,11 +193,5 @@ def _is_small(sets: Sets, values: Tensor) -> bool:
     return values.numel() * sets.shape[2] <= SMALL
 
 
-def _lengths(sets: Sets) -> tuple[Tensor | None, Tensor | None]:
-    """What a kernel needs to know of tensors that are indexed by rank: elements come first."""
-    lengths = None if sets.full or sets.offsets is not None else sets.sizes
-    return lengths, sets.offsets
-
-
 def _parameters(order: Order) -> tuple:
-    return order.temperature, order.normaliser, *_lengths(order.sets)
+    return order.temperature, order.normaliser, *lengths_by_rank(order.sets)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from .by_rank import from_ranks, spread_by_rank
 from .dispatch import fastest
 from .inputs import compute_dtype, exact, read_pooled
 from .order import Order
-from .piecewise import piecewise_linear, spread_by_rank
+from .piecewise import piecewise_linear
 from .relaxed_sort import apply_transposed
 
 
@@ -44,7 +45,7 @@ def fsunpool(z: Tensor, weight: Tensor, order: Order) -> Tensor:
             dtype = compute_dtype(inner, weight, order.values)
             v = spread_by_rank(inner.to(dtype), weight.to(dtype), sets)
             v = apply_transposed(order, v)
-            x = sets.from_ranks(v, order.ranks)
+            x = from_ranks(v, order.ranks, sets)
         return sets.leave(x.to(z.dtype))
 
 
@@ -54,7 +55,7 @@ def spread_ranks(z: Tensor, weight: Tensor, order: Order) -> Tensor:
     operator = fastest("unpool", z)
     if operator is None:
         return unpool_definition(z, weight, order)
-    return operator(z, weight, ranks, sets.mask, sets.lengths, sets.offsets)
+    return operator(z, weight, ranks, sets.mask, sets.lengths, sets.offsets, sets.shape[2])
 
 
 def unpool_definition(z: Tensor, weight: Tensor, order: Order) -> Tensor:

@@ -4,6 +4,9 @@ They are the partial derivatives of one trilinear form,
 ``sum_ij g_i f(rank_ij / (n - 1)) x_ij``: to g (pool), to x (unpool), to the knots. So each one's
 backward calls the other two, and all are differentiable any number of times.
 
+These three also take None for the ranks: then row j of a set has rank j, as in tensors that are
+indexed by rank. Those have their elements first, so there is no mask then.
+
 x is (G, B, N, D), or (G, T, D) with offsets; weight (G, D, k); z and y (G, B, D).
 """
 
@@ -14,7 +17,7 @@ from torch import Tensor
 
 from .cpu import pool as cpu
 from .operator import SETS, differentiate, operator
-from .shapes import no_ranks, no_rows, pooled_shape, rank_dtype, sorted_dtype
+from .shapes import no_ranks, no_rows, pooled_shape, rank_dtype, rows_shape, sorted_dtype
 
 
 def _ranks_fake(x, mask, lengths, offsets):
@@ -55,7 +58,7 @@ def _pool_ranked_fake(x, weight, ranks, mask, lengths, offsets):
 
 pool_ranked = operator(
     "pool_ranked",
-    f"(Tensor x, Tensor weight, Tensor ranks, {SETS}) -> Tensor",
+    f"(Tensor x, Tensor weight, Tensor? ranks, {SETS}) -> Tensor",
     cpu.pool_ranked,
     _pool_ranked_fake,
     cuda="pool.pool_ranked",
@@ -63,13 +66,13 @@ pool_ranked = operator(
 )
 
 
-def _unpool_fake(z, weight, ranks, mask, lengths, offsets):
-    return z.new_empty(ranks.shape)
+def _unpool_fake(z, weight, ranks, mask, lengths, offsets, rows):
+    return z.new_empty(rows_shape(z, rows, offsets))
 
 
 unpool = operator(
     "unpool",
-    f"(Tensor z, Tensor weight, Tensor ranks, {SETS}) -> Tensor",
+    f"(Tensor z, Tensor weight, Tensor? ranks, {SETS}, SymInt rows) -> Tensor",
     cpu.unpool,
     _unpool_fake,
     cuda="pool.unpool",
@@ -83,7 +86,7 @@ def _knots_fake(z, x, ranks, mask, lengths, offsets, knots, dtype):
 
 knots = operator(
     "knots",
-    f"(Tensor z, Tensor x, Tensor ranks, {SETS}, int knots, ScalarType dtype) -> Tensor",
+    f"(Tensor z, Tensor x, Tensor? ranks, {SETS}, int knots, ScalarType dtype) -> Tensor",
     cpu.knots,
     _knots_fake,
     cuda="pool.knots",
@@ -132,7 +135,7 @@ def _pool_ranked_backward(ctx, dy: Tensor):
 
 
 def _pool_gradients(ctx, dy, x, weight, ranks, sets) -> tuple[Tensor | None, Tensor | None]:
-    dx = unpool(dy, weight, ranks, *sets) if ctx.needs_input_grad[0] else None
+    dx = unpool(dy, weight, ranks, *sets, x.shape[-2]) if ctx.needs_input_grad[0] else None
     return dx, _knot_gradient(ctx, dy, x, weight, ranks, sets)
 
 
@@ -143,13 +146,13 @@ def _remember(ctx, inputs, output) -> None:
 def _unpool_backward(ctx, dx: Tensor):
     z, weight, ranks, *sets = ctx.saved_tensors
     dz = pool_ranked(dx, weight, ranks, *sets) if ctx.needs_input_grad[0] else None
-    return dz, _knot_gradient(ctx, z, dx, weight, ranks, sets), *[None] * 4
+    return dz, _knot_gradient(ctx, z, dx, weight, ranks, sets), *[None] * 5
 
 
 def _knots_backward(ctx, dw: Tensor):
     z, x, ranks, *sets = ctx.saved_tensors
     dz = pool_ranked(x, dw, ranks, *sets) if ctx.needs_input_grad[0] else None
-    dx = unpool(z, dw, ranks, *sets) if ctx.needs_input_grad[1] else None
+    dx = unpool(z, dw, ranks, *sets, x.shape[-2]) if ctx.needs_input_grad[1] else None
     return dz, dx, *[None] * 6
 
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ..functional.relaxed_sort import slope_definition
-from ..layouts import Packed, Padded
 from .cpu import relaxed_sort as cpu
 from .operator import differentiate, operator
+from .shapes import layout_of
 
 _TAIL = "Tensor temperature, Tensor{} normaliser, Tensor? lengths, Tensor? offsets"
+_SLOPE = f"Tensor values, Tensor a, Tensor x, Tensor projected, {_TAIL.format('')}"
 
 sort = operator(
     "relaxed_sort",
@@ -31,10 +32,17 @@ unsort = operator(
 )
 slope = operator(
     "relaxed_slope",
-    f"(Tensor values, Tensor a, Tensor x, Tensor projected, {_TAIL.format('')}) -> Tensor",
+    f"({_SLOPE}) -> Tensor",
     cpu.slope,
     lambda values, *_: values.new_empty(values.shape),
     cuda="relaxed_sort.slope",
+)
+pull = operator(
+    "relaxed_pull",  # slope and unsort at once: both gradients of the sort
+    f"({_SLOPE}) -> (Tensor, Tensor)",
+    cpu.pull,
+    lambda values, *_: (values.new_empty(values.shape), values.new_empty(values.shape)),
+    cuda="relaxed_sort.pull",
 )
 
 
@@ -53,6 +61,8 @@ def _sort_backward(ctx, dy: Tensor | None, _):
     if dy is None:
         return (None,) * 6
     values, x, y, *rest = ctx.saved_tensors
+    if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():  # the common case
+        return *pull(values, dy, x, y, *rest), None, None, None, None
     ds = slope(values, dy, x, y, *rest) if ctx.needs_input_grad[0] else None
     dx = unsort(values, dy, *rest) if ctx.needs_input_grad[1] else None
     return ds, dx, None, None, None, None
@@ -72,11 +82,7 @@ def _unsort_backward(ctx, du: Tensor):
 def _slope_backward(ctx, dds: Tensor):
     """Second derivatives go through the definition: O(n^2) memory."""
     values, a, x, _, temperature, _, lengths, offsets = ctx.saved_tensors
-    if offsets is None:
-        sets = Padded(tuple(values.shape[:3]), values.device, lengths=lengths)
-    else:
-        shape = (values.shape[0], offsets.shape[0] - 1, values.shape[1])
-        sets = Packed(shape, values.device, offsets)
+    sets = layout_of(values.shape, values.device, None, lengths, offsets)
     count = sets.sizes[..., None, None]
 
     def definition(values: Tensor, a: Tensor, x: Tensor) -> Tensor:

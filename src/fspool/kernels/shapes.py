@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..layouts import Packed, Padded, Sets
+
 LARGEST_TILE = 1024  # rows that a CUDA kernel sorts in registers; more are sorted in memory
 
 
@@ -19,6 +21,19 @@ def rank_dtype(shape: tuple[int, ...], offsets: Tensor | None) -> torch.dtype:
 def pooled_shape(x: Tensor, offsets: Tensor | None) -> tuple[int, int, int]:
     batch = x.shape[1] if offsets is None else offsets.shape[0] - 1
     return x.shape[0], batch, x.shape[-1]
+
+
+def rows_shape(z: Tensor, rows: int, offsets: Tensor | None) -> tuple[int, ...]:
+    """Of x and its ranks, where the pooled z has this shape."""
+    groups, batch, dim = z.shape
+    return (groups, batch, rows, dim) if offsets is None else (groups, rows, dim)
+
+
+def layout_of(shape: tuple[int, ...], device: torch.device, mask, lengths, offsets) -> Sets:
+    """The sets of an x of this shape, as the definitions know them."""
+    if offsets is None:
+        return Padded(tuple(shape[:3]), device, mask, lengths)
+    return Packed((shape[0], offsets.shape[0] - 1, shape[1]), device, offsets)
 
 
 def no_ranks(x: Tensor, offsets: Tensor | None) -> Tensor:

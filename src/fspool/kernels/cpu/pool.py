@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...functional.inputs import compute_dtype
-from ..shapes import no_ranks, no_rows, pooled_shape, rank_dtype
+from ..shapes import layout_of, no_ranks, no_rows, pooled_shape, rank_dtype, rows_shape
 from .chunks import Chunk, covers, empty, plan, run, scratch, to_numpy
 from .packed_sort import rank_block, sort_block
 from .piecewise import Table, gather_knots, make_table
@@ -76,6 +76,11 @@ def _new_ranks(x: Tensor, chunks: list[Chunk], mask: Tensor | None, offsets) -> 
     return ranks.copy_(fill.unsqueeze(-1))
 
 
+def _in_order(shape: tuple[int, ...], offsets: Tensor | None) -> Tensor:
+    """The ranks of rows that lie in their order."""
+    return layout_of(shape, torch.device("cpu"), None, None, offsets).iota.expand(shape)
+
+
 # --------------------------------------------------------------------------------------------------
 # The operators of ../pool.py
 
@@ -114,7 +119,8 @@ def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
     return ranks
 
 
-def pool_ranked(x: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
+def pool_ranked(x: Tensor, weight: Tensor, ranks, mask, lengths, offsets) -> Tensor:
+    ranks = _in_order(x.shape, offsets) if ranks is None else ranks
     groups, batch, dim = pooled_shape(x, offsets)
     rows, flat_ranks = to_numpy(x), ranks.numpy().reshape(-1, dim)
     table_of = make_table(weight, rows.dtype.type)
@@ -129,11 +135,13 @@ def pool_ranked(x: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets
     return torch.from_numpy(y).to(x.dtype).reshape(groups, batch, dim)
 
 
-def unpool(z: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
+def unpool(z: Tensor, weight: Tensor, ranks, mask, lengths, offsets, rows: int) -> Tensor:
+    ranks = _in_order(rows_shape(z, rows, offsets), offsets) if ranks is None else ranks
     return pull(z, None, weight, ranks, None, mask, lengths, offsets)[0]
 
 
-def knots(z: Tensor, x: Tensor, ranks: Tensor, mask, lengths, offsets, knots: int, dtype) -> Tensor:
+def knots(z: Tensor, x: Tensor, ranks, mask, lengths, offsets, knots: int, dtype) -> Tensor:
+    ranks = _in_order(x.shape, offsets) if ranks is None else ranks
     groups, batch, dim = z.shape
     flat_z, rows, flat_ranks = to_numpy(z), to_numpy(x), ranks.numpy().reshape(-1, dim)
 

@@ -162,3 +162,8 @@ def slope(values, a, x, projected, temperature, normaliser, lengths, offsets) ->
         return [slope_block(s, a, x, p, temperature, z)]
 
     return _each_block(function, [values, a, x, projected, normaliser], 1, lengths, offsets)[0]
+
+
+def pull(values, a, x, projected, temperature, normaliser, lengths, offsets):
+    tail = temperature, normaliser, lengths, offsets
+    return slope(values, a, x, projected, *tail), unsort(values, a, *tail)

@@ -20,30 +20,31 @@ def knot_of(rank, size, knots):
 
 
 @triton.jit
-def load_weights(w_ptr, rank, size, d, inside, knots, dim):
+def load_weights(w_ptr, rank, size, d, inside, knots, stride_k, stride_d=1):
     """f(rank) for ranks that all features share, from the knots (k, D) of a replica."""
     left, beyond = knot_of(rank, size, knots)
-    a = tl.load(w_ptr + left * dim + d, mask=inside, other=0.0)
-    b = tl.load(w_ptr + tl.minimum(left + 1, knots - 1) * dim + d, mask=inside, other=0.0)
+    w_ptr += d * stride_d
+    a = tl.load(w_ptr + left * stride_k, mask=inside, other=0.0)
+    b = tl.load(w_ptr + tl.minimum(left + 1, knots - 1) * stride_k, mask=inside, other=0.0)
     return a + beyond * (b - a)
 
 
 @triton.jit
-def load_knots(w_ptr, d, knots, dim, KP: tl.constexpr):
+def load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP: tl.constexpr):
     """The first KP knots of some features, for find_weights."""
     k = tl.arange(0, KP)[:, None]
-    return tl.load(w_ptr + k * dim + d, mask=(k < knots) & (d < dim), other=0.0)
+    return tl.load(w_ptr + k * stride_k + d * stride_d, mask=(k < knots) & (d < dim), other=0.0)
 
 
 @triton.jit
-def find_weights(w, w_ptr, rank, size, d, inside, knots, dim, KP: tl.constexpr):
+def find_weights(w, w_ptr, rank, size, d, inside, knots, stride_k, stride_d, KP: tl.constexpr):
     """f(rank) for ranks (BR, BD), from the knots w (KP, BD), or from memory if they are more.
 
     Anything for ranks beyond the size.
     """
     if KP > LOADED:
         inside &= (rank >= 0) & (rank < size)
-        f = load_weights(w_ptr, rank, size, d, inside, knots, dim)
+        f = load_weights(w_ptr, rank, size, d, inside, knots, stride_k, stride_d)
     else:
         left, beyond = knot_of(rank, size, knots)
         a = tl.gather(w, tl.minimum(left, KP - 1), 0)

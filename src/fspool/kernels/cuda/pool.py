@@ -7,11 +7,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...layouts import Padded
-from ..shapes import LARGEST_TILE, no_ranks, no_rows, pooled_shape, rank_dtype, sorted_dtype
+from ..shapes import (
+    LARGEST_TILE,
+    layout_of,
+    no_ranks,
+    no_rows,
+    pooled_shape,
+    rank_dtype,
+    rows_shape,
+    sorted_dtype,
+)
 from . import large
+from .moves import scatter
 from .piecewise import load_weights
-from .pull import scatter, sum_knots, sum_ranked, unpool_rows
+from .pull import sum_knots, sum_ranked, unpool_rows
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
 from .sorting import LOWEST, count_larger, key_of, one_group, sort_tile, value_of
 
@@ -208,6 +217,13 @@ def _transposed(weight: Tensor) -> Tensor:
     return weight.float().transpose(1, 2).contiguous()
 
 
+def _ranked(weight: Tensor, ranks: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Knots (G, k, D) and ranks for a kernel. Without ranks, sets are few and a copy costs more."""
+    if ranks is None:
+        return weight.float().transpose(1, 2), None
+    return _transposed(weight), ranks.contiguous()
+
+
 def _new_ranks(x: Tensor, sets: Sets, offsets: Tensor | None) -> Tensor:
     """Memory for ranks, with those of masked rows in place: after the elements, by position."""
     ranks = torch.empty(x.shape, dtype=rank_dtype(x.shape, offsets), device=x.device)
@@ -245,7 +261,7 @@ def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: 
 def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
     sets = Sets(x.shape, mask, lengths, offsets)
     if _is_huge(sets):
-        layout = Padded(tuple(x.shape[:3]), x.device, mask, lengths)
+        layout = layout_of(x.shape, x.device, mask, lengths, offsets)
         return layout.ranks(x).to(rank_dtype(x.shape, offsets)).contiguous()
     order = _new_ranks(x, sets, offsets)
     ordered = None
@@ -256,21 +272,22 @@ def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
     return order
 
 
-def pool_ranked(x: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
+def pool_ranked(x: Tensor, weight: Tensor, ranks, mask, lengths, offsets) -> Tensor:
     y = torch.empty(pooled_shape(x, offsets), dtype=x.dtype, device=x.device)
     sets = Sets(x.shape, mask, lengths, offsets)
-    sum_ranked(x, _transposed(weight), ranks.contiguous(), sets, y)
+    sum_ranked(x, *_ranked(weight, ranks), sets, y)
     return y
 
 
-def unpool(z: Tensor, weight: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
-    sets = Sets(ranks.shape, mask, lengths, offsets)
-    return unpool_rows(z, _transposed(weight), ranks.contiguous(), sets)
+def unpool(z: Tensor, weight: Tensor, ranks, mask, lengths, offsets, rows: int) -> Tensor:
+    sets = Sets(rows_shape(z, rows, offsets), mask, lengths, offsets)
+    return unpool_rows(z, *_ranked(weight, ranks), sets)
 
 
-def knots(z: Tensor, x: Tensor, ranks: Tensor, mask, lengths, offsets, knots: int, dtype) -> Tensor:
-    sets = Sets(ranks.shape, mask, lengths, offsets)
-    return sum_knots(z, scatter(x, ranks.contiguous(), sets), sets, knots, dtype)
+def knots(z: Tensor, x: Tensor, ranks, mask, lengths, offsets, knots: int, dtype) -> Tensor:
+    sets = Sets(x.shape, mask, lengths, offsets)
+    ordered = x.contiguous() if ranks is None else scatter(x, ranks, sets)
+    return sum_knots(z, ordered, sets, knots, dtype)
 
 
 def pull(z: Tensor, x: Tensor, weight: Tensor, ranks: Tensor, kept, mask, lengths, offsets):

@@ -1,4 +1,7 @@
-"""Kernels that know the ranks: unpool, the gradient to the knots, and sums over ranked rows."""
+"""Kernels that know the ranks: unpool, the gradient to the knots, and sums over ranked rows.
+
+Where there are no ranks, rows lie in their order: row j of a set has rank j.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,21 @@ SMALL = 32  # rows of a set up to which one tile has all of its ranks
 ROWS, WARPS, REGISTERS = 64, 4, 64  # of a tile of larger sets
 
 
-def _split(sets: Sets, rows: int) -> int:
+def split_rows(sets: Sets, rows: int) -> int:
     """Programs that share the rows of a set."""
     if not sets.packed:
         return triton.cdiv(sets.length, rows)
     mean = triton.cdiv(sets.length, max(sets.batch, 1))
     return min(64, triton.cdiv(2 * mean, rows))  # most sets are done in one turn
+
+
+@triton.jit
+def load_ranks(rank_ptr, at, row, d, element):
+    """The ranks of some rows of a set."""
+    rank = row + d * 0
+    if rank_ptr is not None:
+        rank = tl.load(rank_ptr + at, mask=element, other=0).to(tl.int32)
+    return rank
 
 
 @triton.jit(do_not_specialize=(*ANY, "share"))
@@ -39,6 +51,9 @@ def _unpool_small(
     batch,
     length,
     dim,
+    stride_g,
+    stride_k,
+    stride_d,
     knots,
     share,
     BR: tl.constexpr,
@@ -49,6 +64,7 @@ def _unpool_small(
     So f is made for every rank, and again only where a set has another size than the last.
     """
     g, chunk, d = program(dim, BD)
+    w_ptr += g * stride_g
     row = tl.arange(0, BR)[:, None]
     f = tl.zeros((BR, BD), tl.float32)
     known = tl.full((), -1, tl.int32)
@@ -56,14 +72,14 @@ def _unpool_small(
         _, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
         if size != known:
             inside = (row < size) & (d < dim)
-            f = load_weights(w_ptr + g * knots * dim, row, size, d, inside, knots, dim)
+            f = load_weights(w_ptr, row, size, d, inside, knots, stride_k, stride_d)
             known = size
         z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
         owned = rows if offsets_ptr is not None else length
         stored = (row < owned) & (d < dim)
         element = is_element(row, first, rows, mask_ptr) & stored
         at = first * dim + (row * dim + d)
-        rank = tl.load(rank_ptr + at, mask=element, other=0).to(tl.int32)
+        rank = load_ranks(rank_ptr, at, row, d, element)
         tl.store(x_ptr + at, tl.where(element, tl.gather(f, rank, 0) * z, 0.0), mask=stored)
 
 
@@ -79,6 +95,9 @@ def _unpool(
     batch,
     length,
     dim,
+    stride_g,
+    stride_k,
+    stride_d,
     knots,
     split,
     WIDE: tl.constexpr,
@@ -90,9 +109,9 @@ def _unpool(
     g, pid, d = program(dim, BD)
     b = pid // split
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    w_ptr += g * knots * dim
+    w_ptr += g * stride_g
     z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
-    w = load_knots(w_ptr, d, knots, dim, KP)
+    w = load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP)
     r = (pid % split) * BR
     owned = rows if offsets_ptr is not None else length
     while r < owned:
@@ -100,19 +119,19 @@ def _unpool(
         at = first * dim + (index(row, WIDE) * dim + d)
         stored = (row < owned) & (d < dim)
         element = is_element(row, first, rows, mask_ptr) & stored
-        rank = tl.load(rank_ptr + at, mask=element, other=0).to(tl.int32)
-        x = find_weights(w, w_ptr, rank, size, d, element, knots, dim, KP) * z
+        rank = load_ranks(rank_ptr, at, row, d, element)
+        x = find_weights(w, w_ptr, rank, size, d, element, knots, stride_k, stride_d, KP) * z
         tl.store(x_ptr + at, tl.where(element, x, 0.0), mask=stored)
         r += split * BR
 
 
-def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
-    """f(rank) z, of the shape of the ranks."""
-    x = torch.empty(ranks.shape, dtype=z.dtype, device=z.device)
+def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets) -> Tensor:
+    """f(rank) z. The weight is (G, k, D), of any strides."""
+    x = torch.empty(sets.shape, dtype=z.dtype, device=z.device)
     if not x.numel():
         return x
     knots, blocks = weight.shape[1], triton.cdiv(sets.dim, FEATURES)
-    tensors = (z.contiguous(), weight, ranks, x, *sets.args, knots)
+    tensors = (z.contiguous(), weight, ranks, x, *sets.args, *weight.stride(), knots)
     with torch.cuda.device_of(z):
         if sets.length <= SMALL:
             share = min(8, max(1, sets.replicas * sets.batch * blocks // (2 * PROGRAMS)))
@@ -121,7 +140,7 @@ def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
                 *(*tensors, share, rows, FEATURES), num_warps=1
             )
         else:
-            split = _split(sets, ROWS)
+            split = split_rows(sets, ROWS)
             _unpool[sets.grid(sets.batch * split, FEATURES)](
                 *(*tensors, split, is_wide(x), knots_tile(knots), ROWS, FEATURES),
                 num_warps=WARPS,
@@ -217,7 +236,7 @@ def _sum_knots(
 def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.dtype) -> Tensor:
     """The gradient to the knots, (G, D, k), from x in sorted order."""
     rows = 16 if sets.length <= 16 else 32
-    split = _split(sets, rows)
+    split = split_rows(sets, rows)
     programs = sets.replicas * sets.batch * split * triton.cdiv(sets.dim, FEATURES)
     share = min(32, max(1, programs // PROGRAMS))
     parts = triton.cdiv(sets.batch, share) * split
@@ -276,6 +295,9 @@ def _sum_ranked(
     stride_b,
     stride_n,
     stride_d,
+    weight_g,
+    weight_k,
+    weight_d,
     knots,
     WIDE: tl.constexpr,
     KP: tl.constexpr,
@@ -285,81 +307,30 @@ def _sum_ranked(
     """y = sum of f(rank) x over a set."""
     g, b, d = program(dim, BD)
     packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    w_ptr += g * knots * dim
-    w = load_knots(w_ptr, d, knots, dim, KP)
+    w_ptr += g * weight_g
+    w = load_knots(w_ptr, d, knots, dim, weight_k, weight_d, KP)
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     total = tl.zeros((BR, BD), tl.float64)  # large sets may cancel
     for r in range(0, rows, BR):
         row = r + tl.arange(0, BR)[:, None]
         element = is_element(row, first, rows, mask_ptr) & (d < dim)
-        rank = tl.load(
-            rank_ptr + first * dim + (index(row, WIDE) * dim + d), mask=element, other=0
-        ).to(tl.int32)
+        at = first * dim + (index(row, WIDE) * dim + d)
+        rank = load_ranks(rank_ptr, at, row, d, element)
         x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
-        weight = find_weights(w, w_ptr, rank, size, d, element, knots, dim, KP)
+        weight = find_weights(w, w_ptr, rank, size, d, element, knots, weight_k, weight_d, KP)
         total += tl.where(element, weight * x.to(tl.float32), 0.0)
     y = tl.sum(total, axis=0)[None, :].to(tl.float32)
     tl.store(y_ptr + (g * batch + b) * dim + d, y, mask=d < dim)
 
 
-def sum_ranked(x: Tensor, weight: Tensor, ranks: Tensor, sets: Sets, y: Tensor) -> None:
+def sum_ranked(x: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets, y: Tensor) -> None:
+    """y = sum of f(rank) x. The weight is (G, k, D), of any strides."""
     x = near(x)
     knots = weight.shape[1]
     if y.numel():
         with torch.cuda.device_of(x):
             _sum_ranked[sets.grid(sets.batch, FEATURES)](
-                *(x, weight, ranks, y, *sets.args, *strides(x), knots),
+                *(x, weight, ranks, y, *sets.args, *strides(x), *weight.stride(), knots),
                 *(is_wide(x, ranks), knots_tile(knots), 32, FEATURES),
                 num_warps=1,
             )
-
-
-@triton.jit(do_not_specialize=ANY)
-def _scatter(
-    x_ptr,
-    rank_ptr,
-    sorted_ptr,
-    offsets_ptr,
-    sizes_ptr,
-    mask_ptr,
-    batch,
-    length,
-    dim,
-    stride_g,
-    stride_b,
-    stride_n,
-    stride_d,
-    WIDE: tl.constexpr,
-    BR: tl.constexpr,
-    BD: tl.constexpr,
-):
-    """Every row to the place of its rank."""
-    g, b, d = program(dim, BD)
-    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
-    x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
-    for r in range(0, rows, BR):
-        row = r + tl.arange(0, BR)[:, None]
-        element = is_element(row, first, rows, mask_ptr) & (d < dim)
-        rank = tl.load(
-            rank_ptr + first * dim + (index(row, WIDE) * dim + d), mask=element, other=0
-        ).to(tl.int32)
-        x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
-        tl.store(
-            sorted_ptr + first * dim + (index(rank, WIDE) * dim + d),
-            x,
-            mask=element & (rank >= 0) & (rank < rows),
-        )
-
-
-def scatter(x: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
-    """x by rank; nothing is written beyond the elements of a set."""
-    x = near(x)
-    ordered = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if x.numel():
-        with torch.cuda.device_of(x):
-            _scatter[sets.grid(sets.batch, FEATURES)](
-                *(x, ranks, ordered, *sets.args, *strides(x)),
-                *(is_wide(x, ranks), 32, FEATURES),
-                num_warps=1,
-            )
-    return ordered

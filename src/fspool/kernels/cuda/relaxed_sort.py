@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 STEPS = {torch.float32: 8, torch.float64: 2}  # of a walk before it looks whether it may stop
-TILE = 128  # rows x features of a program, one warp: no warp waits for another's longer walk
+TILE = 64  # rows x features of a program, one warp: no warp waits for another's longer walk
 SCAN = 128  # rows that a program adds up at once
 LOG2E = tl.constexpr(1.4426950408889634)
 STEEPEST = tl.constexpr(1e28)  # multiples of it stay finite, so that they leave a gap of 0 at 0
@@ -184,14 +184,15 @@ def sort_kernel(
 
 @triton.jit
 def column_step(values, a, projected, away, inside, scale, m, own, target, seen, logit):
-    """One more entry of every column, with a, and its moment; ``seen`` is the difference between
-    the values of row and column at the entry before."""
+    """One more entry of every column with a, the gradient to its logit, and that one's moment;
+    ``seen`` is the difference between the values of row and column at the entry before."""
     gap = tl.load(values + away, mask=inside) - own
     logit = tl.where(inside, logit + (gap + seen) * scale, float("-inf"))
     part = tl.exp2(logit) * tl.load(a + away, mask=inside, other=0.0)
+    pull = part
     if projected is not None:
-        part *= target - tl.load(projected + away, mask=inside, other=0.0)
-    return gap, logit, part, part * m
+        pull *= target - tl.load(projected + away, mask=inside, other=0.0)
+    return gap, logit, part, pull, pull * m
 
 
 @triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
@@ -201,6 +202,7 @@ def columns_kernel(
     x,
     projected,
     temperature,
+    result,
     sums,
     moments,
     rows,
@@ -214,9 +216,9 @@ def columns_kernel(
     BD: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    """P^T a, with a divided by the normaliser before. With x and projected = P x given, for the
-    slope: the column sums of the gradient to the logits, a_r (x_j - projected_r) P_rj, and their
-    moments, with j - r.
+    """The result, where asked for, is P^T a, with a divided by the normaliser before. With x and
+    projected = P x given, for the slope: the column sums of the gradient to the logits,
+    a_r (x_j - projected_r) P_rj, and their moments, with j - r.
 
     In column j, going on from row r to row q takes |s_r - s_j| + |s_q - s_j| off the logit: no
     large terms cancel here either.
@@ -231,13 +233,14 @@ def columns_kernel(
     values += at
     a += at
     own = tl.load(values, mask=inside, other=0.0)
-    total = tl.load(a, mask=inside, other=0.0)
+    pull = tl.load(a, mask=inside, other=0.0)
+    total = pull.to(tl.float64)
     target = own
     if projected is not None:
         projected += at
         target = tl.load(x + at, mask=inside, other=0.0)
-        total *= target - tl.load(projected, mask=inside, other=0.0)
-    total = total.to(tl.float64)
+        pull *= target - tl.load(projected, mask=inside, other=0.0)
+    column = pull.to(tl.float64)
     moment = tl.zeros((BR, BD), tl.float64)
     higher = tl.zeros((BR, BD), dtype)  # the last differences seen on each side
     lower = tl.zeros((BR, BD), dtype)
@@ -247,29 +250,37 @@ def columns_kernel(
     alive = length > 1
     while alive:
         parts = tl.zeros((BR, BD), dtype)
+        pulls = tl.zeros((BR, BD), dtype)
         bends = tl.zeros((BR, BD), dtype)
         for _ in tl.static_range(STEPS):
             m += 1
             away = m.to(tl.int64) * D
             step = m.to(dtype)
             inside = (m < ahead) & features
-            lower, down, part, bend = column_step(
+            lower, down, part, pull, bend = column_step(
                 values, a, projected, away, inside, scale, -step, own, target, lower, down
             )
             parts += part
+            pulls += pull
             bends += bend
             inside = (m < behind) & features
-            higher, up, part, bend = column_step(
+            higher, up, part, pull, bend = column_step(
                 values, a, projected, -away, inside, -scale, step, own, target, higher, up
             )
             parts += part
+            pulls += pull
             bends += bend
-        total += parts
-        moment += bends
+        if result is not None:
+            total += parts
+        if projected is not None:
+            column += pulls
+            moment += bends
         alive = any_counts(up, down, lowest)
-    total = tl.where(ahead > 0, total, 0.0)
-    tl.store(sums + at, total.to(sums.dtype.element_ty), mask=there & features)
+    if result is not None:
+        total = tl.where(ahead > 0, total, 0.0)
+        tl.store(result + at, total.to(dtype), mask=there & features)
     if projected is not None:
+        tl.store(sums + at, column, mask=there & features)
         tl.store(moments + at, moment, mask=there & features)
 
 
@@ -427,20 +438,29 @@ def unsort(values, v, temperature, normaliser, lengths, offsets) -> Tensor:
     values, v = values.contiguous(), (v / normaliser).contiguous()
     result = torch.empty_like(values)
     with torch.cuda.device_of(values):
-        launch(columns_kernel, sets, [values, v, None, None, temperature, result, None])
+        launch(columns_kernel, sets, [values, v, None, None, temperature, result, None, None])
     return result
 
 
-def slope(values, a, x, projected, temperature, normaliser, lengths, offsets) -> Tensor:
+def slope(*arguments) -> Tensor:
+    return _slope(*arguments, unsorted=False)[0]
+
+
+def pull(*arguments) -> tuple[Tensor, Tensor]:
+    """The slope and P^T a, from one walk."""
+    return _slope(*arguments, unsorted=True)
+
+
+def _slope(values, a, x, projected, temperature, normaliser, lengths, offsets, unsorted: bool):
     sets = describe(values, lengths, offsets)
     if sets.empty:
-        return torch.zeros_like(values)
+        return torch.zeros_like(values), torch.zeros_like(values)
     a = a / normaliser
     values, a, x, projected = (t.contiguous() for t in (values, a, x, projected))
     sums, moments, running = (torch.empty_like(values, dtype=torch.float64) for _ in range(3))
-    result = torch.empty_like(values)
+    result, back = torch.empty_like(values), torch.empty_like(values) if unsorted else None
     with torch.cuda.device_of(values):
-        launch(columns_kernel, sets, [values, a, x, projected, temperature, sums, moments])
+        launch(columns_kernel, sets, [values, a, x, projected, temperature, back, sums, moments])
         launch_running(sets, sums, running)
         launch(slope_kernel, sets, [values, sums, moments, running, temperature, result])
-    return result
+    return result, back

@@ -21,6 +21,7 @@ class Sets:
     """What every kernel is told of the sets: its arguments ``*sets.args``."""
 
     def __init__(self, shape: torch.Size, mask, lengths, offsets) -> None:
+        self.shape = shape  # of x
         self.replicas, self.dim = shape[0], shape[-1]
         self.batch = shape[1] if offsets is None else offsets.shape[0] - 1
         self.length = shape[-2]  # of a padded set, or of all packed ones together
@@ -60,9 +61,10 @@ def near(x: Tensor) -> Tensor:
     return x.contiguous() if far else x
 
 
-def is_wide(*tensors: Tensor) -> bool:
+def is_wide(*tensors: Tensor | None) -> bool:
     """Does memory inside of one set have to be counted in 64 bits?"""
-    return any((t.shape[-2] - 1) * abs(t.stride(-2)) >= 1 << 30 for t in tensors)
+    given = (t for t in tensors if t is not None)
+    return any((t.shape[-2] - 1) * abs(t.stride(-2)) >= 1 << 30 for t in given)
 
 
 @triton.jit
