@@ -20,7 +20,7 @@ from ..shapes import (
 from . import large
 from .moves import scatter
 from .piecewise import load_weights
-from .pull import sum_knots, sum_ranked, unpool_rows
+from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
 from .sorting import LOWEST, count_larger, key_of, one_group, sort_tile, value_of
 
@@ -33,7 +33,7 @@ TILES = {
     6: (4, 2, 32, 4, 80),
     7: (5, 2, 32, 4, 128),
     8: (5, 3, 32, 8, 128),
-    9: (4, 5, 16, 16, None),
+    9: (4, 5, 8, 8, None),
     10: (5, 5, 16, 16, None),
 }
 TOP = LARGEST_TILE
@@ -217,11 +217,9 @@ def _transposed(weight: Tensor) -> Tensor:
     return weight.float().transpose(1, 2).contiguous()
 
 
-def _ranked(weight: Tensor, ranks: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Knots (G, k, D) and ranks for a kernel. Without ranks, sets are few and a copy costs more."""
-    if ranks is None:
-        return weight.float().transpose(1, 2), None
-    return _transposed(weight), ranks.contiguous()
+def _knots(weight: Tensor, sets: Sets) -> Tensor:
+    """Knots (G, k, D) for a kernel that knows the ranks: small sets read them again and again."""
+    return _transposed(weight) if sets.length <= SMALL else weight.float().transpose(1, 2)
 
 
 def _new_ranks(x: Tensor, sets: Sets, offsets: Tensor | None) -> Tensor:
@@ -275,13 +273,13 @@ def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
 def pool_ranked(x: Tensor, weight: Tensor, ranks, mask, lengths, offsets) -> Tensor:
     y = torch.empty(pooled_shape(x, offsets), dtype=x.dtype, device=x.device)
     sets = Sets(x.shape, mask, lengths, offsets)
-    sum_ranked(x, *_ranked(weight, ranks), sets, y)
+    sum_ranked(x, _knots(weight, sets), ranks, sets, y)
     return y
 
 
 def unpool(z: Tensor, weight: Tensor, ranks, mask, lengths, offsets, rows: int) -> Tensor:
     sets = Sets(rows_shape(z, rows, offsets), mask, lengths, offsets)
-    return unpool_rows(z, *_ranked(weight, ranks), sets)
+    return unpool_rows(z, _knots(weight, sets), ranks, sets)
 
 
 def knots(z: Tensor, x: Tensor, ranks, mask, lengths, offsets, knots: int, dtype) -> Tensor:
@@ -291,7 +289,7 @@ def knots(z: Tensor, x: Tensor, ranks, mask, lengths, offsets, knots: int, dtype
 
 
 def pull(z: Tensor, x: Tensor, weight: Tensor, ranks: Tensor, kept, mask, lengths, offsets):
-    sets, ranks = Sets(ranks.shape, mask, lengths, offsets), ranks.contiguous()
+    sets = Sets(ranks.shape, mask, lengths, offsets)
     ordered = kept.contiguous() if kept.shape == x.shape else scatter(x, ranks, sets)
-    dx = unpool_rows(z, _transposed(weight), ranks, sets)
+    dx = unpool_rows(z, _knots(weight, sets), ranks, sets)
     return dx, sum_knots(z, ordered, sets, weight.shape[-1], weight.dtype)

@@ -14,12 +14,11 @@ from .piecewise import LOADED, find_weights, knot_of, load_knots, load_weights
 from .sets import ANY, Sets, find, index, is_element, is_wide, near, origin, program, strides
 
 FEATURES = 32  # of a tile
-PROGRAMS = 1024  # enough to fill a device
-PARTS, FINISH = 64, 16  # partial sums, and knots, of a program that adds them up
-
-
 SMALL = 32  # rows of a set up to which one tile has all of its ranks
 ROWS, WARPS, REGISTERS = 64, 4, 64  # of a tile of larger sets
+PROGRAMS = 1024  # enough to fill a device
+SHARED = 32  # sets at most that one program sums over
+PARTS, FINISH = 64, 16  # partial sums, and knots, of a program that adds them up
 
 
 def split_rows(sets: Sets, rows: int) -> int:
@@ -127,6 +126,7 @@ def _unpool(
 
 def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets) -> Tensor:
     """f(rank) z. The weight is (G, k, D), of any strides."""
+    ranks = ranks if ranks is None else ranks.contiguous()
     x = torch.empty(sets.shape, dtype=z.dtype, device=z.device)
     if not x.numel():
         return x
@@ -238,7 +238,7 @@ def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.d
     rows = 16 if sets.length <= 16 else 32
     split = split_rows(sets, rows)
     programs = sets.replicas * sets.batch * split * triton.cdiv(sets.dim, FEATURES)
-    share = min(32, max(1, programs // PROGRAMS))
+    share = min(SHARED, max(1, programs // PROGRAMS))
     parts = triton.cdiv(sets.batch, share) * split
     tile = min(LOADED.value, knots_tile(knots))
     sums = z.new_empty(sets.replicas, parts, knots, sets.dim, dtype=torch.float32)
@@ -325,7 +325,7 @@ def _sum_ranked(
 
 def sum_ranked(x: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets, y: Tensor) -> None:
     """y = sum of f(rank) x. The weight is (G, k, D), of any strides."""
-    x = near(x)
+    x, ranks = near(x), ranks if ranks is None else ranks.contiguous()
     knots = weight.shape[1]
     if y.numel():
         with torch.cuda.device_of(x):
