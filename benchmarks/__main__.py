@@ -18,6 +18,7 @@ from . import (
     floor,
     machine,
     memory,
+    page,
     plot,
     pool,
     relaxed_sort,
@@ -37,6 +38,7 @@ BENCHMARKS = {
 }
 COLD = "cold"  # not of cases: it has a file of its own
 NAMES = {"cpu": ["pool", "relaxed_sort", "chamfer"], "cuda": [*BENCHMARKS, COLD]}
+PAGES = {"cpu": ["README.md"], "cuda": ["README.md", "docs/speed.md"]}  # that have tables
 HERE = Path(__file__).parent
 ROUNDS, BRIEF, QUICK = 11, 5, 3
 
@@ -44,8 +46,8 @@ ROUNDS, BRIEF, QUICK = 11, 5, 3
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     kept = HERE / "results" / f"{options.device}.csv"
-    if options.readme:
-        return tables.fill(options.readme, results.read(kept), f"bench:{options.device}")
+    if options.readme is not None:
+        return write_tables(options.readme, options.device, kept)
     if options.plot:
         return plot.draw(results.read(kept), options.plot)
     out = options.out or (None if options.quick else kept)
@@ -67,10 +69,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--out", type=Path, help="default: benchmarks/results/DEVICE.csv")
     add(
         "--readme",
-        nargs="?",
+        nargs="*",
+        metavar="FILE",
         type=Path,
-        const=HERE.parent / "README.md",
-        help="measure nothing: fill the table of this file (default: README.md) from the results",
+        help=f"measure nothing: fill the tables of these files from the results; default: "
+        f"{PAGES['cpu'][0]}, on CUDA {' and '.join(PAGES['cuda'])}",
     )
     add(
         "--plot",
@@ -86,6 +89,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"no benchmark {', '.join(unknown)}; expected some of {', '.join(names)}")
     options.names = options.names or names
     return options
+
+
+def write_tables(paths: list[Path], device: str, kept: Path) -> None:
+    """Fill the blocks of these files, or of those that the repository has."""
+    rows = results.read(kept)
+    if not rows:
+        raise SystemExit(f"there are no results of {device} yet; run python -m benchmarks first.")
+    made = {f"bench:{device}": tables.markdown(rows)}
+    if device == "cuda":
+        made |= page.tables(rows, cold.read(kept.with_name(f"cold-{device}.json")))
+    for path in paths or [HERE.parent / name for name in PAGES[device]]:
+        tables.fill(path, made)
 
 
 def measure(options: argparse.Namespace, out: Path | None) -> list[str]:

@@ -51,6 +51,11 @@ def write(path: Path, results: list[dict]) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
+def read(path: Path) -> dict:
+    """Nothing where there is no file."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def line(result: dict) -> str:
     kernels = ", ".join(f"{k['kernel']} {k['seconds']:.1f}" for k in result["kernels"])
     shape = ", ".join(str(result[axis]) for axis in "BDN")

@@ -87,6 +87,11 @@ def _axes(ax, rows: list[Row], lengths: list[int]) -> None:
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.minorticks_off()
     ax.grid(axis="y", color="#e4e8ec")
-    ax.set_xlabel(f"elements of a set; {elements:,} elements of {row['D']} features in all")
-    ax.set_ylabel("ms, forward + backward")
-    ax.set_title(f"{row['machine']}, float32, CUDA graphs", loc="left", fontsize=10)
+    ax.set_xlabel("elements in a set, N")
+    ax.set_ylabel("milliseconds, forward + backward")
+    ax.set_title(
+        f"Hard pool: {elements:,} elements of {row['D']} features, in sets of N\n"
+        f"{row['machine']}, float32, replayed CUDA graphs",
+        loc="left",
+        fontsize=10,
+    )

@@ -61,48 +61,72 @@ def markdown(rows: list[Row]) -> str:
     rows = [row for row in rows if row["benchmark"] in OPERATORS]
     head = (*NAMES, *SHOWN[rows[0]["device"]], "peak memory")
     ours = [_cells(row, rows) for row in rows if row["variant"] == "fspool"]
-    lines = [head, ("---",) * len(head), *([cells[name] for name in head] for cells in ours)]
-    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", _caption(rows)])
+    body = [tuple(cells[name] for name in head) for cells in ours]
+    return f"{grid(head, body, len(head))}\n\n{caption(rows)}"
+
+
+def grid(head: tuple[str, ...], body: list[tuple[str, ...]], texts: int) -> str:
+    """A table in markdown: some columns of text, then numbers."""
+    rule = ["---"] * texts + ["---:"] * (len(head) - texts)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))
+
+
+def names(row: Row) -> tuple[str, str, str]:
+    """What a line is about: the cells of NAMES."""
+    sizes = "all N" if row["layout"] == "full" else f"1 to N, {row['layout']}"
+    return OPERATORS[row["benchmark"]], sizes, f"{row['B']}, {row['D']}, {row['N']}"
+
+
+def peers(row: Row, rows: list[Row]) -> dict[str, Row]:
+    """What was measured together with a row, by variant: in its layout, where there is that.
+
+    All plain forms have one name here.
+    """
+    same = [r for r in rows if case_of(r) == case_of(row)]
+    same.sort(key=lambda r: r["layout"] == row["layout"])  # the last ones stay
+    return {"plain" if r["variant"] in PLAIN else r["variant"]: r for r in same}
 
 
 def _cells(row: Row, rows: list[Row]) -> dict[str, str]:
     """All that can be said of a row of the package, by column."""
-    same = {r["variant"]: r for r in rows if case_of(r) == case_of(row)}
-    plain = next((same[name] for name in PLAIN if name in same), None)
-    times_sum = short(row["times_sum"])
-    return {
-        "operator": OPERATORS[row["benchmark"]],
-        "sizes": "all N" if row["layout"] == "full" else f"1 to N, {row['layout']}",
-        "B, D, N": f"{row['B']}, {row['D']}, {row['N']}",
-        "against plain eager": _faster(plain, row, "**"),
+    same = peers(row, rows)
+    plain = _faster(same.get("plain"), row)
+    return dict(zip(NAMES, names(row), strict=True)) | {
+        "against plain eager": plain if plain == "-" else f"**{plain}**",
         "against fixed-size eager": _faster(same.get("fixed"), row),
         "against `torch.compile`": _faster(same.get("compiled"), row),
-        "against sum pooling": f"{times_sum}x slower" if times_sum else "-",
-        "peak memory": _memory(row, plain),
+        "against sum pooling": _faster(same.get("sum"), row),
+        "peak memory": _memory(row, same.get("plain")),
     }
 
 
-def _faster(other: Row | None, row: Row, mark: str = "") -> str:
-    ratio = _over(other, row, "seconds")
-    return f"{mark}{ratio}x faster{mark}" if ratio else "-"
+def _faster(other: Row | None, row: Row) -> str:
+    ratio = over(other, row, "seconds")
+    return compared(ratio, "faster", "slower", "as fast") if ratio else "-"
 
 
 def _memory(row: Row, plain: Row | None) -> str:
     if not row["peak_bytes"]:
         return "-"
-    ratio = _over(plain, row, "peak_bytes")
+    ratio = over(plain, row, "peak_bytes")
     size = f"{short(row['peak_bytes'], 1e-6)} MB"
-    return f"{size}, {ratio}x less" if ratio else size
+    return f"{size}, {compared(ratio, 'less', 'more', 'as much')}" if ratio else size
 
 
-def _over(a: Row | None, b: Row, column: str) -> str:
-    """How many times more a took than b; empty where one was not measured."""
-    if a is None or not a[column] or not b[column]:
-        return ""
-    return short(str(float(a[column]) / float(b[column])))
+def compared(ratio: float, above: str, below: str, even: str) -> str:
+    """A ratio in words, with a number of at least one."""
+    times = short(str(max(ratio, 1 / ratio)))
+    return even if times == "1" else f"{times}x {above if ratio > 1 else below}"
 
 
-def _caption(rows: list[Row]) -> str:
+def over(a: Row | None, b: Row | None, column: str) -> float | None:
+    """How many times more a took than b; None where one was not measured."""
+    if a is None or b is None or not a[column] or not b[column]:
+        return None
+    return float(a[column]) / float(b[column])
+
+
+def caption(rows: list[Row]) -> str:
     first = rows[0]
     ours = [row for row in rows if row["variant"] == "fspool"]
     worst = max(float(row[name]) for row in ours for name in ERRORS)
@@ -128,14 +152,21 @@ def _dense(rows: list[Row]) -> str:
     return "the relaxed sort" + (" and of the Chamfer loss" if chamfer else "")
 
 
-def fill(path: Path, rows: list[Row], block: str) -> None:
-    """Put the table between ``<!-- block -->`` and ``<!-- /block -->`` of a text file."""
-    start, stop = f"<!-- {block} -->", f"<!-- /{block} -->"
+def fill(path: Path, made: dict[str, str]) -> None:
+    """Put tables, by name, between ``<!-- name -->`` and ``<!-- /name -->`` of a text file."""
     text = path.read_text()
+    present = [name for name in made if f"<!-- {name} -->" in text]
+    if not present:
+        expected = " or ".join(f"<!-- {name} -->" for name in made)
+        raise SystemExit(f"{path.name} has no block {expected}.")
+    for name in present:
+        text = _filled(text, name, made[name], path.name)
+    path.write_text(text)
+
+
+def _filled(text: str, name: str, content: str, file: str) -> str:
+    start, stop = f"<!-- {name} -->", f"<!-- /{name} -->"
     if text.count(start) != 1 or text.count(stop) != 1:
-        raise SystemExit(f"{path.name} has no block {start} ... {stop}; expected exactly one.")
-    if not rows:
-        raise SystemExit(f"there are no results for {block} yet; run python -m benchmarks first.")
+        raise SystemExit(f"{file}: block {start} ... {stop}; expected exactly one.")
     pattern = re.compile(f"{re.escape(start)}.*{re.escape(stop)}", re.DOTALL)
-    filled = f"{start}\n{markdown(rows)}\n{stop}"
-    path.write_text(pattern.sub(lambda _: filled, text))
+    return pattern.sub(lambda _: f"{start}\n{content}\n{stop}", text)

@@ -18,6 +18,7 @@ from benchmarks import (
     cold,
     machine,
     memory,
+    page,
     plot,
     pool,
     relaxed_sort,
@@ -36,6 +37,7 @@ TINY = [
     relaxed_sort.full((2, 3, 11), dense=False),
     chamfer.full((2, 3, 7)),
 ]
+SPEED = ("faster", "slower", "as fast")
 COMPARED = [
     pytest.param(case, variant, id=f"{case.title} {variant.name} {variant.layout}")
     for case in TINY
@@ -135,8 +137,7 @@ def test_results_reach_the_readme_and_stay_the_same(tiny_runs, tmp_path):
     assert once.endswith("<!-- /bench:cpu -->\nafter\n") and "old" not in once
     lines = [line for line in once.splitlines() if line.startswith("| ")]
     assert len(lines) == 2 + sum(row["variant"] == "fspool" for row in rows)
-    first = rows[0]
-    assert f"**{tables.short(first['speedup_over_plain'])}x faster**" in lines[2]
+    assert f"**{tables.compared(float(rows[0]['speedup_over_plain']), *SPEED)}**" in lines[2]
     runner.main(["--readme", str(readme)])
     assert readme.read_text() == once
 
@@ -196,14 +197,33 @@ def test_ratios_are_of_the_plain_form_and_of_the_sum_of_the_same_layout():
     assert [row["times_sum"] for row in rows] == ["2", "0.25", "0.5", "1", "1"]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (11.33, "11x faster"),
+        (1 / 0.5217, "1.9x faster"),
+        (0.5217, "1.9x slower"),
+        (0.01, "100x slower"),
+    ]
+    + [(1.04, "as fast"), (0.97, "as fast"), (1.06, "1.1x faster"), (0.94, "1.1x slower")],
+)
+def test_a_ratio_in_words_is_never_below_one(ratio, words):
+    assert tables.compared(ratio, *SPEED) == words
+
+
 def test_bad_arguments_are_named(tmp_path, capsys):
     with pytest.raises(SystemExit):
         runner.main(["sorting"])
     assert "no benchmark sorting; expected some of pool, relaxed_sort" in capsys.readouterr().err
     readme = tmp_path / "README.md"
     readme.write_text("no block")
-    with pytest.raises(SystemExit, match="README.md has no block <!-- bench:cpu -->"):
-        tables.fill(readme, [], "bench:cpu")
+    with pytest.raises(SystemExit, match="README.md has no block <!-- a --> or <!-- b -->"):
+        tables.fill(readme, {"a": "1", "b": "2"})
+    readme.write_text("<!-- a --> <!-- /a --> <!-- a -->")
+    with pytest.raises(SystemExit, match="README.md: block <!-- a --> ... <!-- /a -->; expected"):
+        tables.fill(readme, {"a": "1", "b": "2"})
+    with pytest.raises(SystemExit, match="no results of cpu yet"):
+        runner.write_tables([readme], "cpu", tmp_path / "none.csv")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -254,6 +274,57 @@ def test_the_table_of_cuda_is_of_graphs_and_leaves_the_sweep_out():
     assert sum(line.startswith("| hard pool") for line in lines) == 8
     assert "replay of CUDA graphs" in lines[-1] and "some GPU" in lines[-1]
     assert "triton 3.6" in lines[-1] and lines[-1].endswith("float64: 2e-07.")
+
+
+def test_what_is_slower_than_the_sum_says_so_and_what_is_faster_too():
+    rows = cuda_rows()
+    for row in rows:
+        if row["variant"] == "sum" and row["layout"] == "padded":
+            row["seconds"] = str(4 * float(row["seconds"]))
+    lines = tables.markdown(rows).splitlines()
+    packed, padded = (next(line for line in lines if kind in line) for kind in ("packed", "padded"))
+    assert "| 2x slower |" in packed and "| 2x faster |" in padded
+
+
+def first_calls():
+    kernels = [{"kernel": name, "seconds": 1.25, "cached": False} for name in ("sort", "rank")]
+    seconds = {"forward_seconds": 3.04, "backward_seconds": 1.0, "again_seconds": 0.0021}
+    call = {"benchmark": "pool", "layout": "packed", "B": 6, "D": 4, "N": 9}
+    return {"machine": cuda_rows()[0], "calls": [call | seconds | {"kernels": kernels}]}
+
+
+def test_the_tables_of_the_page_on_speed():
+    made = page.tables(cuda_rows(), first_calls())
+    every, eager, first = (
+        made[f"bench:cuda:{name}"].splitlines() for name in ("all", "eager", "first")
+    )
+    assert every[1] == "| --- | --- |" + " ---: |" * 9
+    assert every[2] == (
+        "| hard pool | 640, 512, 10 | 10 | 20 | 8x | 3x | 2x | 100x | 10 | 1e-07 | 2e-07 |"
+    )
+    mixed = next(line for line in every if "hard pool, packed" in line)
+    assert "| 8x | 3x | 2x | 100x |" in mixed, "the plain form is that of padded sets"
+    assert any("| - | - | 2x | 100x |" in line for line in every), "nothing dense to compare with"
+    assert len(every) == 2 + 14 + 2 and "some GPU" in every[-1]
+    assert eager[2] == "| hard pool | 640, 512, 10 | 10 | 20 | 160 | 60 | 10 |"
+    assert first[2] == "| hard pool, packed | 6, 4, 9 | 3.0 | 1.0 | 2 | 2.5 | 2.1 |"
+    assert "some GPU" in first[-1] and "upper bounds" in first[-1]
+    assert "bench:cuda:first" not in page.tables(cuda_rows(), {})
+
+
+def test_one_command_fills_the_readme_and_the_page(tmp_path, monkeypatch):
+    kept = tmp_path / "benchmarks" / "results" / "cuda.csv"
+    monkeypatch.setattr(runner, "HERE", kept.parent.parent)
+    results.write(kept, cuda_rows())
+    kept.with_name("cold-cuda.json").write_text(json.dumps(first_calls()))
+    (tmp_path / "docs").mkdir()
+    files = [tmp_path / "README.md", tmp_path / "docs" / "speed.md"]
+    blocks = [["bench:cuda"], ["bench:cuda:all", "bench:cuda:eager", "bench:cuda:first"]]
+    for file, names in zip(files, blocks, strict=True):
+        file.write_text("".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in names))
+    runner.main(["--device", "cuda", "--readme"])
+    counts = [file.read_text().count("| hard pool") for file in files]
+    assert counts == [8, 8 + 8 + 1]
 
 
 def test_files_without_the_new_columns_are_read_and_written_again(tmp_path):

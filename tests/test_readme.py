@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as runner
+
 ROOT = Path(__file__).parent.parent
 PICTURES = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
 
@@ -13,6 +15,16 @@ def test_the_table_of_the_readme_is_that_of_the_results():
     text = (ROOT / "README.md").read_text()
     filled = PICTURES["filled"](text, PICTURES["BLOCK"], PICTURES["results_block"]())
     assert filled == text
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_tables_of_speed_are_those_of_the_results(device, tmp_path):
+    for name in runner.PAGES[device]:
+        text = (ROOT / name).read_text()
+        copy = tmp_path / Path(name).name
+        copy.write_text(text)
+        runner.main(["--device", device, "--readme", str(copy)])
+        assert copy.read_text() == text
 
 
 def test_a_readme_without_its_block_is_refused():
