@@ -65,6 +65,13 @@ def run(
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Another setting, such as steps=2000.")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Root of the data sets [default: FSPOOL_DATA, or data].")
+    ] = None,
+    encoders: Annotated[
+        Path | None,
+        typer.Option(help="Runs of mnist-reconstruction to start from [default: beside --out]."),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes [default: one a core, one on CUDA].")
     ] = None,
@@ -81,6 +88,8 @@ def run(
     cells = choose(experiment, preset, only or [], change or [])
     where = find_device(device)
     out = out or Path("runs") / f"{experiment.name}-{preset}"
+    places = {"data": data, "encoders": encoders or out.parent / f"mnist-reconstruction-{preset}"}
+    cells = {key: cell.at(**places) for key, cell in cells.items()}
     count = seeds or experiment.seeds[preset]
     jobs = [
         job

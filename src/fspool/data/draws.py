@@ -36,6 +36,15 @@ def uniform(seeds, steps, purpose, shape, device="cpu") -> Tensor:
     return _shift(bits(seeds, steps, purpose, shape, device), 11).double() * 2.0**-53
 
 
+def normal(seeds, steps, purpose, shape, device="cpu") -> Tensor:
+    """Standard normal, float64, ``(steps, seeds, *shape)``: two of each two (Box and Muller)."""
+    *front, last = shape
+    pairs = uniform(seeds, steps, purpose, (*front, (last + 1) // 2, 2), device)
+    radius, angle = (-2 * torch.log1p(-pairs[..., 0])).sqrt(), 2 * torch.pi * pairs[..., 1]
+    both = torch.stack((radius * angle.cos(), radius * angle.sin()), -1)
+    return both.flatten(-2)[..., :last]
+
+
 def permutations(seeds, steps, purpose, shape, device="cpu") -> Tensor:
     """Random permutations of the last axis of shape, int64, ``(steps, seeds, *shape)``."""
     return bits(seeds, steps, purpose, shape, device).argsort(-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,11 @@ class Evaluation(NamedTuple):
 
     metrics: dict[str, list[float]]  # one number for every seed
     arrays: dict[str, Tensor]  # small tensors that the figures need
+
+
+def place() -> str:
+    """A field for where something lies on this machine: it is no part of what a run is."""
+    return field(default="", compare=False, metadata={"place": True})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,9 @@ class Cell:
         """A fresh model of one run. torch's random numbers were seeded for it."""
         raise NotImplementedError
 
+    def begin(self, model: nn.Module, seeds: Sequence[int]) -> None:
+        """Write what does not come from random numbers into a fresh model of all runs."""
+
     def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Sequence[Any]:
         """The input of every step, (G, ...)."""
         raise NotImplementedError
@@ -64,8 +72,31 @@ class Cell:
     def adjust(self, model: nn.Module, step: int) -> None:
         """Whatever a schedule has to write, in place, before a step."""
 
+    @property
+    def milestones(self) -> tuple[int, ...]:
+        """Steps after which the model is probed while it is trained."""
+        return ()
+
+    def probe(
+        self, model: nn.Module, seeds: Sequence[int], device: torch.device, step: int
+    ) -> dict[str, list[float]]:
+        """Metrics at a milestone, whose names say which one it is."""
+        return {}
+
     def evaluate(self, model: nn.Module, seeds: Sequence[int], device: torch.device) -> Evaluation:
         raise NotImplementedError
 
+    def at(self, **places: object) -> Cell:
+        """The same cell, which takes what it needs from these places; None: from the usual one."""
+        own = {f.name for f in fields(self) if "place" in f.metadata}
+        new = {key: str(value) for key, value in places.items() if key in own and value is not None}
+        return replace(self, **new)
+
     def settings(self) -> dict:
-        return asdict(self)
+        """What makes a run what it is."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if "place" not in f.metadata}
+
+    def places(self) -> dict:
+        """Where on this machine it took things from, for the record."""
+        found = {f.name: getattr(self, f.name) for f in fields(self) if "place" in f.metadata}
+        return {name: value for name, value in found.items() if value}

@@ -19,5 +19,6 @@ def stack(models: Sequence[nn.Module]) -> nn.Module:
     for name in parameters[0]:
         owner, _, leaf = name.rpartition(".")
         value = torch.stack([own[name].detach() for own in parameters])
-        setattr(stacked.get_submodule(owner), leaf, nn.Parameter(value))
+        trained = parameters[0][name].requires_grad
+        setattr(stacked.get_submodule(owner), leaf, nn.Parameter(value, requires_grad=trained))
     return stacked

@@ -25,7 +25,9 @@ def build(cell: Cell, seeds: Sequence[int], device: torch.device) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(seed, "weights"))
             models.append(cell.model().to(cell.torch_dtype))
-    return stack(models).to(device)
+    model = stack(models).to(device)
+    cell.begin(model, seeds)
+    return model
 
 
 def train(
@@ -57,9 +59,9 @@ def train(
         output = forward(batch)
         update(output, batch, cell.match(output, batch))
 
-    run, curve = step, list(state.curve)
-    for begin in range(state.step, cell.steps, CHUNK):
-        steps = range(begin, min(begin + CHUNK, cell.steps))
+    run, curve, begin = step, list(state.curve), state.step
+    while begin < cell.steps:
+        steps = range(begin, _chunk_end(cell, begin))
         batches = cell.batches(seeds, steps, device)
         if device.type == "cuda" and run is step:
             run = captured(forward, cell.match, update, batches[0], [*tensors.values(), total])
@@ -68,12 +70,27 @@ def train(
             run(batch)
         curve.append({"step": steps.stop, "loss": (total / len(steps)).tolist()})
         total.zero_()
+        if steps.stop in cell.milestones:
+            curve[-1]["metrics"] = _probe(model, cell, seeds, device, steps.stop)
         yield State(steps.stop, tensors, curve)
+        begin = steps.stop
+
+
+def _chunk_end(cell: Cell, begin: int) -> int:
+    """The steps that are done in one go end where somebody wants to look at the model."""
+    return min([begin + CHUNK, cell.steps, *(m for m in cell.milestones if m > begin)])
+
+
+@torch.no_grad()
+def _probe(model: nn.Module, cell: Cell, seeds, device, step: int) -> dict[str, list[float]]:
+    metrics = cell.probe(model.eval(), seeds, device, step)
+    model.train()
+    return metrics
 
 
 def make_optimiser(model: nn.Module, cell: Cell, device: torch.device) -> torch.optim.Adam | None:
     """Adam, with its state in place from the start so that it can be written over."""
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         return None
     optimiser = torch.optim.Adam(
@@ -92,7 +109,7 @@ def live_tensors(model: nn.Module, optimiser) -> dict[str, Tensor]:
     """All that training changes, by name."""
     tensors = {f"model.{name}": value.detach() for name, value in model.state_dict().items()}
     for name, parameter in model.named_parameters():
-        for key, value in optimiser.state[parameter].items():
+        for key, value in optimiser.state.get(parameter, {}).items():
             tensors[f"optimiser.{name}.{key}"] = value
     return tensors
 
@@ -122,6 +139,9 @@ def run(
     report(state.step, None)
     with torch.no_grad():
         evaluation = cell.evaluate(model.eval(), seeds, device)
+    for record in state.curve:
+        evaluation.metrics.update(record.get("metrics", {}))
     seconds = {"training": trained - began, "evaluation": time.perf_counter() - trained}
     provenance = describe(device) | {"seconds": seconds, "steps": [first, state.step]}
+    provenance |= {"places": cell.places()} if cell.places() else {}
     folder.finish(model.state_dict(), evaluation, state.curve, provenance)

@@ -24,6 +24,8 @@ class SetEncoder(nn.Module):
     Args:
         pool: ``"fspool"``, ``"sum"``, ``"mean"`` or ``"max"``.
         temperature, hard_eval: Of the :class:`~fspool.FSPool`.
+        pool_padding: Let sum, mean and max pool the padding of a set too, as the released code of
+            the paper does; its mean divides by the size all the same.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class SetEncoder(nn.Module):
         knots: int = 20,
         temperature: float | None = 1.0,
         hard_eval: bool = False,
+        pool_padding: bool = False,
     ) -> None:
         super().__init__()
+        self.pool_padding = pool_padding
         self.elements = mlp(channels, hidden, hidden)
         if nearest("pool", pool, POOLS) == "fspool":
             self.pool = FSPool(hidden, knots, temperature=temperature, hard_eval=hard_eval)
@@ -50,8 +54,10 @@ class SetEncoder(nn.Module):
         x, order = self.elements(x), None
         if isinstance(self.pool, FSPool):
             y, order = self.pool(x, return_order=True, **layout)
+        elif self.pool_padding and isinstance(self.pool, MeanPool):
+            y = x.sum(-2) / layout["sizes"].unsqueeze(-1)
         else:
-            y = self.pool(x, **layout)
+            y = self.pool(x, **({} if self.pool_padding else layout))
         return self.vector(y), order
 
 

@@ -1,0 +1,101 @@
+"""Batches of point sets, made on the device that trains on them: noise and order always fresh.
+
+A set is the bright pixels of an image. What a batch holds is a pure function of seed and step (see
+:mod:`.draws`), and so does not depend on how far it is padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import draws
+from .mnist import MnistSets
+
+LARGEST = 342  # points of the largest set of MNIST's training images
+SIDE = 27  # the last row and column of an image, which become 1
+
+
+class Batch(NamedTuple):
+    """Sets that are padded with zeros, each with the points that it is to become."""
+
+    input: Tensor  # (..., N, 2), with noise
+    target: Tensor  # (..., N, 2), the same points without
+    sizes: Tensor  # (...,)
+    labels: Tensor  # (...,)
+
+
+def train_batches(
+    sets: MnistSets, seeds: Sequence[int], steps: range, batch: int, **options
+) -> list[Batch]:
+    """A batch (G, B, ...) for every step; each epoch goes through all sets, in an order of its own.
+
+    ``options`` as for :func:`draw_sets`.
+    """
+    images = torch.stack([_images(sets, tuple(seeds), step, batch) for step in steps])
+    whole = draw_sets(sets, images, seeds, steps, "train", **options)
+    return [Batch(*parts) for parts in zip(*(tensor.unbind() for tensor in whole), strict=True)]
+
+
+def every_set(sets: MnistSets, seeds: Sequence[int], images: range, **options) -> Batch:
+    """Those images, (G, images, ...), with noise and order that each has of its own."""
+    numbers = torch.arange(images.start, images.stop, device=sets.offsets.device)
+    numbers = numbers[:, None, None].expand(-1, len(seeds), 1)
+    whole = draw_sets(sets, numbers, seeds, images, "test", **options)
+    return Batch(*(tensor.squeeze(2).transpose(0, 1) for tensor in whole))
+
+
+def draw_sets(
+    sets: MnistSets,
+    images: Tensor,
+    seeds: Sequence[int],
+    steps: range,
+    purpose: str,
+    *,
+    sigma: float,
+    length: int | None = LARGEST,
+    everywhere: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Batch:
+    """The sets of some images (steps, G, B).
+
+    Args:
+        sigma: Standard deviation of the noise on the coordinates of the input.
+        length: Pad to so many points; None for the largest set among them, which on CUDA waits for
+            the device.
+        everywhere: Noise on the padding too.
+    """
+    device, shape = images.device, (images.shape[-1], LARGEST)
+    first, sizes = sets.offsets[images], sets.offsets.diff()[images]
+    length = int(sizes.max()) if length is None else length
+    place = torch.arange(LARGEST, device=device)
+    inside = place < sizes.unsqueeze(-1)
+    keys = draws.bits(seeds, steps, f"{purpose}/order", shape, device)
+    order = keys.masked_fill(~inside, torch.iinfo(torch.int64).max).argsort(-1)[..., :length]
+    inside = inside[..., :length].unsqueeze(-1)
+    rows = (first.unsqueeze(-1) + order).masked_fill(~inside.squeeze(-1), 0)
+    target = (sets.points[rows].to(dtype) / SIDE).masked_fill(~inside, 0)
+    noisy = target
+    if sigma:
+        noise = draws.normal(seeds, steps, f"{purpose}/noise", (*shape, 2), device)
+        noise = (sigma * noise[..., :length, :]).to(dtype)
+        noisy = target + (noise if everywhere else noise.masked_fill(~inside, 0))
+    return Batch(noisy, target, sizes, sets.labels[images].long())
+
+
+def _images(sets: MnistSets, seeds: tuple[int, ...], step: int, batch: int) -> Tensor:
+    """The images of one step, (G, B)."""
+    count = len(sets.labels)
+    epoch, place = divmod(step, count // batch)
+    order = _epoch(seeds, epoch, count, sets.offsets.device)
+    return order[:, place * batch : (place + 1) * batch]
+
+
+@lru_cache(maxsize=2)
+def _epoch(seeds: tuple[int, ...], epoch: int, count: int, device: torch.device) -> Tensor:
+    """All images in the order of an epoch, (G, count)."""
+    return draws.permutations(seeds, range(epoch, epoch + 1), "images", (count,), device)[0]

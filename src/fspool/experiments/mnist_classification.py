@@ -1,0 +1,172 @@
+"""Which digit is it? MNIST as sets of points (section 6.2.1 and appendix D of the paper).
+
+The encoder starts from random numbers, or from an auto-encoder of ``mnist-reconstruction``, and is
+then trained further, or kept as it is (frozen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ..checks import UserError, check_count, nearest
+from ..data.point_sets import Batch
+from ..lab.cell import Evaluation, place
+from ..lab.runs import seeds_of
+from ..lab.storage import read_tensors
+from ..models import SetClassifier
+from .experiment import Experiment
+from .mnist import TRAIN, MnistCell, steps_of
+from .mnist_tables import CLASSIFICATION_TABLES
+
+TITLE = "MNIST as sets: which digit is it?"
+CLASSES = 10
+EPOCHS = (1, 10, 100)  # after which the accuracy is read
+STARTS = ("random", "frozen", "unfrozen")
+AUTO_ENCODERS = {"fspool": "fspool", "sum": "sum-mlp", "mean": "mean-mlp", "max": "max-mlp"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(MnistCell):
+    """One classifier. FSPool sorts hard here, whatever its weights were trained with."""
+
+    start: str = "random"
+    source: str = ""  # the auto-encoder whose encoder it starts with: its cell
+    head: int = 16  # hidden units between the encoder's vector and the classes
+    steps: int = steps_of(100, 8)
+    batch: int = 8
+    encoders: str = place()  # the runs of mnist-reconstruction
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("head", self.head, 1, "a number of them")
+        nearest("start", self.start, STARTS)
+
+    def model(self) -> nn.Module:
+        model = SetClassifier(self.encoder(2, None), self.latent, self.head, CLASSES)
+        model.encoder.requires_grad_(self.start != "frozen")
+        return model
+
+    def begin(self, model: nn.Module, seeds: Sequence[int]) -> None:
+        if self.start == "random":
+            return
+        weights = [_encoder(Path(self.encoders), self.source, seed) for seed in seeds]
+        stacked = {name: torch.stack([own[name] for own in weights]) for name in weights[0]}
+        try:
+            model.encoder.load_state_dict(stacked)
+        except RuntimeError as error:
+            raise UserError(
+                f"the encoder of {self.source!r} in {self.encoders} does not fit: "
+                f"{str(error).splitlines()[-1].strip()}; expected runs of the same settings."
+            ) from None
+
+    def output(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(batch.input, sizes=batch.sizes)
+
+    def loss(self, output: Tensor, batch: Batch, matched: None) -> Tensor:
+        losses = cross_entropy(output.flatten(0, 1), batch.labels.flatten(), reduction="none")
+        return losses.unflatten(0, batch.labels.shape).mean(-1)
+
+    @property
+    def milestones(self) -> tuple[int, ...]:
+        return tuple(steps_of(epochs, self.batch) for epochs in EPOCHS)
+
+    def probe(self, model, seeds, device, step: int) -> dict[str, list[float]]:
+        name = f"accuracy after {step * self.batch // TRAIN}"
+        return {name: self._right(model, seeds, device)[0]}
+
+    def evaluate(self, model: nn.Module, seeds: Sequence[int], device: torch.device) -> Evaluation:
+        accuracy, table = self._right(model, seeds, device)
+        return Evaluation({"accuracy": accuracy}, {"confusion": table})
+
+    def _right(self, model, seeds, device) -> tuple[list[float], Tensor]:
+        """The fraction that is right in every run; which digits the first run took for which."""
+        right, table = 0, torch.zeros(CLASSES, CLASSES, dtype=torch.int64)
+        for batch in self.tests(seeds, device):
+            guess = self.output(model, batch).argmax(-1)
+            right = right + (guess == batch.labels).sum(-1)
+            pairs = (batch.labels[0] * CLASSES + guess[0]).bincount(minlength=CLASSES**2)
+            table += pairs.view(CLASSES, CLASSES).cpu()
+        return (right / self.test_sets).tolist(), table
+
+
+def _encoder(runs: Path, source: str, seed: int) -> dict[str, Tensor]:
+    """The weights of one encoder that was trained in an auto-encoder."""
+    for folder in sorted((runs / source).glob("seeds-*")):
+        if seed in (seeds_of(folder) or []) and (folder / "result.json").exists():
+            tensors, _ = read_tensors(folder / "model.safetensors")
+            index = seeds_of(folder).index(seed)
+            return {
+                name.removeprefix("encoder."): tensor[index]
+                for name, tensor in tensors.items()
+                if name.startswith("encoder.")
+            }
+    raise UserError(
+        f"{runs / source} has no finished auto-encoder of seed {seed}; make it by fspool run "
+        f"mnist-reconstruction --preset paper --only {source}, or pass --encoders DIR."
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# Presets. "sum-frozen-s0.05" is the sum encoder, frozen, with noise of 0.05.
+
+
+def grid(noise: Sequence[str], starts: Sequence[str], **settings) -> dict[str, Classification]:
+    base = Classification(**settings)
+    return {
+        f"{pool}-{start}-s{sigma}": replace(
+            base,
+            pool=pool,
+            start=start,
+            sigma=float(sigma),
+            source="" if start == "random" else f"{AUTO_ENCODERS[pool]}-s{sigma}",
+        )
+        for sigma in noise
+        for start in starts
+        for pool in AUTO_ENCODERS
+    }
+
+
+def cells(preset: str) -> dict[str, Classification]:
+    noise = ("0.05", "0.00")
+    if preset == "quick":
+        return grid(noise[:1], ("random",), steps=steps_of(2, 8))
+    if preset == "released":
+        cells = grid(noise, STARTS, knots=21, noise_padding=True)
+        return {name: _from_noisy(name, cell) for name, cell in cells.items()}
+    sixteen = grid(noise, STARTS, batch=16, steps=steps_of(100, 16))
+    return grid(noise, STARTS) | {f"{name}-b16": cell for name, cell in sixteen.items()} | extra()
+
+
+def _from_noisy(name: str, cell: Classification) -> Classification:
+    """The released scripts start FSPool from an auto-encoder that was trained with noise."""
+    if cell.pool == "fspool" and cell.source:
+        return replace(cell, source="fspool-s0.05")
+    return cell
+
+
+def extra() -> dict[str, Classification]:
+    """What the paper says without a table."""
+    large = Classification(sigma=0.0, hidden=850, latent=128, head=128)  # 1.6 million parameters
+    noisy = Classification(sigma=0.0, source="fspool-s0.05")
+    return {
+        "fspool-large-s0.00": large,
+        "fspool-frozen-from-s0.05-s0.00": replace(noisy, start="frozen"),
+        "fspool-unfrozen-from-s0.05-s0.00": replace(noisy, start="unfrozen"),
+    }
+
+
+EXPERIMENT = Experiment(
+    name="mnist-classification",
+    title=TITLE,
+    cell=Classification,
+    cells=cells,
+    seeds={"quick": 1, "paper": 6, "released": 6},
+    settable=("steps", "batch", "learning_rate", "knots", "test_sets", "dtype"),
+    tables=CLASSIFICATION_TABLES,
+)

@@ -1,0 +1,137 @@
+"""The tables that MNIST fills: two of reconstruction, three of classification, and more."""
+
+from __future__ import annotations
+
+from .experiment import Entry, Table
+from .mnist import NOISE, POOL_NAMES
+
+AUTO_ENCODERS = {
+    "FSPool + FSUnpool": "fspool",
+    "Sum + MLP": "sum-mlp",
+    "Sum + RNN": "sum-rnn",
+    "Max + MLP": "max-mlp",
+    "Mean + MLP": "mean-mlp",
+}
+UNITS = (
+    "Thousandths of the raw Chamfer loss (the paper calls them ten thousandths, but its script "
+    "multiplies by 1000)"
+)
+
+
+def _reconstruction(metric: str, mask: bool, title: str, note: str, **table) -> Table:
+    """One metric of all auto-encoders, by noise."""
+    ending = "-mask" if mask else ""
+    rows = {
+        label: tuple(Entry(f"{model}-s{sigma}{ending}", metric) for sigma in NOISE)
+        for label, model in AUTO_ENCODERS.items()
+    }
+    variant = "with" if mask else "without"
+    title = f"{title}, {variant} mask feature"
+    return Table(title=title, note=note, columns=NOISE, rows=rows, head="noise", **table)
+
+
+RECONSTRUCTION_TABLES = (
+    *(
+        _reconstruction(
+            "released",
+            mask,
+            "Test Chamfer loss as published",
+            f"{UNITS}. FSPool is divided by the largest set of its batch, the others by 342.",
+            published=f"mnist.reconstruction.{'mask' if mask else 'plain'}",
+            scale=1000,
+        )
+        for mask in (False, True)
+    ),
+    *(
+        _reconstruction(
+            "chamfer",
+            mask,
+            "Test Chamfer loss, all alike",
+            "Thousandths. Every set is padded to 342 points and divided by 342: a fair comparison.",
+            scale=1000,
+        )
+        for mask in (False, True)
+    ),
+    *(
+        _reconstruction(
+            "points",
+            mask,
+            "Test Chamfer loss of the points alone",
+            "Thousandths. Each direction is divided by its own count. The lists have 342 points, "
+            "many of them where padding lies.",
+            scale=1000,
+        )
+        for mask in (False, True)
+    ),
+    _reconstruction(
+        "distinct",
+        False,
+        "Distinct points",
+        "Pixels that are hit by a predicted point, for each point of the set.",
+    ),
+)
+
+STARTS = {"frozen": "frozen", "unfrozen": "unfrozen", "random": "random"}
+
+
+def _classification(columns: dict[str, tuple[str, str]], batch: str, **table) -> Table:
+    """Accuracy of all pools; a column is the end of a cell's name and a metric."""
+    rows = {
+        label: tuple(Entry(f"{pool}-{name}{batch}", metric) for name, metric in columns.values())
+        for pool, label in POOL_NAMES.items()
+    }
+    note = "Per cent of the test images; more is better."
+    return Table(note=note, columns=tuple(columns), rows=rows, scale=100, digits=1, **table)
+
+
+def _early(sigma: str) -> dict[str, tuple[str, str]]:
+    return {
+        f"{epochs} {start}": (f"{start}-s{sigma}", f"accuracy after {epochs}")
+        for epochs in (1, 10)
+        for start in STARTS
+    }
+
+
+_LATE = {
+    f"{sigma} {start}": (f"{start}-s{sigma}", "accuracy after 100")
+    for sigma in ("0.05", "0.00")
+    for start in STARTS
+}
+
+
+def _all(batch: str, words: str) -> tuple[Table, ...]:
+    early = [
+        _classification(
+            _early(sigma),
+            batch,
+            title=f"Accuracy after 1 and 10 epochs, noise {sigma}{words}",
+            published=f"mnist.classification.noise{int(float(sigma) * 100)}",
+            head="epochs",
+        )
+        for sigma in ("0.05", "0.00")
+    ]
+    late = _classification(
+        _LATE,
+        batch,
+        title=f"Accuracy after 100 epochs{words}",
+        published="mnist.classification.epochs100",
+        head="noise",
+    )
+    return *early, late
+
+
+CLASSIFICATION_TABLES = (
+    *_all("", ", batches of 8"),
+    *_all("-b16", ", batches of 16"),
+    Table(
+        title="Accuracy at the end of a short run",
+        note="Per cent of the test images; more is better.",
+        columns=("random",),
+        rows={
+            label: (Entry(f"{pool}-random-s0.05", "accuracy"),)
+            for pool, label in POOL_NAMES.items()
+        },
+        scale=100,
+        digits=1,
+    ),
+)

@@ -1,0 +1,316 @@
+"""MNIST as sets: batches, models, cells, from made-up images."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fspool.checks import UserError
+from fspool.data import draws, point_sets
+from fspool.data.mnist import MnistSets
+from fspool.experiments import mnist, mnist_classification, mnist_reconstruction
+from fspool.experiments.mnist_classification import Classification
+from fspool.experiments.mnist_reconstruction import Reconstruction
+from fspool.lab import trainer
+from fspool.lab.replicas import stack
+from fspool.lab.runs import RunFolder
+from fspool.losses import chamfer
+from fspool.models import RecurrentDecoder, SetEncoder
+
+CPU = torch.device("cpu")
+
+
+def images(count: int, seed: int) -> MnistSets:
+    """Sets of 3 to 40 points, labels in turn."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(3, 41, (count,), generator=generator)
+    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    points = torch.randint(0, 28, (int(offsets[-1]), 2), generator=generator).to(torch.uint8)
+    return MnistSets(points, offsets, (torch.arange(count) % 10).to(torch.uint8))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    sets = {"train": images(64, 0), "test": images(24, 1)}
+    monkeypatch.setattr(mnist, "_on_device", lambda root, split, device: sets[split])
+    for module in (mnist, mnist_classification):
+        monkeypatch.setattr(module, "TRAIN", 64)
+    return sets
+
+
+def cell(kind=Reconstruction, **settings):
+    return kind(**({"batch": 4, "steps": 8, "test_sets": 24, "hidden": 8} | settings))
+
+
+# --------------------------------------------------------------------------------------------------
+# Batches
+
+
+def test_normal_numbers():
+    x = draws.normal([0, 1], range(50), "noise", (40, 3))
+    assert x.shape == (50, 2, 40, 3)
+    assert abs(x.mean()) < 0.02 and abs(x.std() - 1) < 0.02 and abs(x.pow(4).mean() - 3) < 0.2
+    again = draws.normal([1], range(7, 8), "noise", (40, 3))
+    assert torch.equal(again[0, 0], x[7, 1])
+
+
+def test_an_epoch_sees_every_image_once(small):
+    batches = point_sets.train_batches(small["train"], [0, 1], range(32), 4, sigma=0.0)
+    seen = torch.stack([batch.sizes for batch in batches], 1)  # (G, steps, B)
+    all_sizes = small["train"].offsets.diff().sort().values
+    for run in seen:
+        for epoch in run.view(2, -1):
+            assert torch.equal(epoch.sort().values, all_sizes)
+    assert not torch.equal(seen[0, :16], seen[0, 16:]) and not torch.equal(seen[0], seen[1])
+
+
+def test_a_batch_depends_on_seed_and_step_alone(small):
+    options = {"sigma": 0.05}
+    together = point_sets.train_batches(small["train"], [3, 5], range(10, 14), 4, **options)
+    alone = point_sets.train_batches(small["train"], [5], range(12, 13), 4, **options)[0]
+    for a, b in zip(together[2], alone, strict=True):
+        assert torch.equal(a[1:], b)
+    short = point_sets.train_batches(small["train"], [5], range(12, 13), 4, length=None, **options)
+    assert short[0].input.shape[-2] == alone.sizes.max()
+    assert torch.equal(short[0].input, alone.input[..., : alone.sizes.max(), :])
+
+
+def test_noise_is_on_the_points_alone(small):
+    batch = point_sets.every_set(small["test"], [0], range(24), sigma=0.1)
+    outside = torch.arange(342) >= batch.sizes.unsqueeze(-1)
+    assert not batch.input[outside].any() and not batch.target[outside].any()
+    noise = (batch.input - batch.target)[~outside]
+    assert abs(noise.std() - 0.1) < 0.01 and abs(noise.mean()) < 0.01
+    grid = batch.target * 27
+    assert torch.allclose(grid, grid.round(), atol=1e-5)
+    for size, points, first in zip(
+        batch.sizes[0], batch.target[0], small["test"].offsets, strict=False
+    ):
+        own = small["test"].points[first : first + size].tolist()
+        assert sorted((points[:size] * 27).round().long().tolist()) == sorted(own)
+    everywhere = point_sets.every_set(small["test"], [0], range(24), sigma=0.1, everywhere=True)
+    assert everywhere.input[outside].std() > 0.05
+
+
+# --------------------------------------------------------------------------------------------------
+# Models
+
+
+def test_recurrent_decoder_is_an_lstm_on_zeros():
+    torch.manual_seed(0)
+    decoder = RecurrentDecoder(5, 6, 2, 7)
+    lstm = nn.LSTM(1, 6, batch_first=True)
+    with torch.no_grad():
+        lstm.weight_hh_l0.copy_(decoder.weight)
+        lstm.bias_ih_l0.copy_(decoder.bias_input)
+        lstm.bias_hh_l0.copy_(decoder.bias_hidden)
+    z = torch.randn(3, 5)
+    start = torch.zeros(1, 3, 6), decoder.cell(z).unsqueeze(0)
+    expected = decoder.element(lstm(torch.zeros(3, 7, 1), start)[0])
+    torch.testing.assert_close(decoder(z), expected)
+
+
+def test_recurrent_decoders_as_replicas():
+    torch.manual_seed(0)
+    decoders = [RecurrentDecoder(5, 6, 2, 7) for _ in range(3)]
+    z = torch.randn(3, 4, 5)
+    expected = torch.stack([d(own) for d, own in zip(decoders, z, strict=True)])
+    torch.testing.assert_close(stack(decoders)(z), expected)
+
+
+@pytest.mark.parametrize("pool", ["sum", "mean", "max"])
+def test_encoders_that_pool_the_padding(pool):
+    torch.manual_seed(0)
+    encoder = SetEncoder(2, 4, 3, pool=pool, pool_padding=True)
+    nn.init.normal_(encoder.elements[0].bias)  # so that padding is not zero any more
+    x, sizes = torch.randn(2, 6, 2), torch.tensor([4, 6])
+    x[0, 4:] = 0
+    h = encoder.elements(x)
+    expected = {
+        "sum": h.sum(1),
+        "mean": h.sum(1) / sizes[:, None],
+        "max": h.amax(1),
+    }[pool]
+    torch.testing.assert_close(encoder(x, sizes=sizes)[0], encoder.vector(expected))
+    fair = SetEncoder(2, 4, 3, pool=pool)
+    fair.load_state_dict(encoder.state_dict())
+    x[0, 4:] = float("nan")
+    assert fair(x, sizes=sizes)[0].isfinite().all()
+
+
+def test_parameters_of_the_classifiers():
+    count = {
+        name: sum(p.numel() for p in c.model().parameters())
+        for name, c in (mnist_classification.cells("paper")).items()
+        if name in ("fspool-random-s0.05", "fspool-large-s0.00")
+    }
+    assert count["fspool-random-s0.05"] == 3818  # the paper says 3820
+    assert abs(count["fspool-large-s0.00"] - 1.6e6) < 5e4
+
+
+# --------------------------------------------------------------------------------------------------
+# Reconstruction
+
+
+def test_loss_of_the_set_decoder_is_the_mse_of_the_padded_batch():
+    own = cell()
+    batch = own.batches([0, 1], range(1), CPU)[0]
+    output = torch.randn_like(batch.target) * mnist.inside(batch)
+    loss = own.loss(output, batch, None)
+    for run in range(2):
+        length = int(batch.sizes[run].max())
+        expected = (output - batch.target)[run, :, :length].square().mean()
+        torch.testing.assert_close(loss[run], expected)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_metrics_of_the_set_decoder(mask):
+    own = cell(mask_feature=mask, sigma=0.0)
+    (batch,) = own.tests([0], CPU)
+    y = (batch.target + 0.1 * torch.randn_like(batch.target)) * mnist.inside(batch)
+    found = own._measure(y, batch)
+    for image in range(24):
+        n, first = int(batch.sizes[0, image]), image // 4 * 4
+        length = int(batch.sizes[0, first : first + 4].max())
+        a, b = y[0, image], batch.target[0, image]
+        whole = [nn.functional.pad(t, (0, 0, 0, 342 - len(t))) for t in (a, b)]
+        expected = {
+            "chamfer": chamfer(whole[0][None], whole[1][None], normalise=342),
+            "released": chamfer(whole[0][None, :length], whole[1][None, :length], normalise=length),
+            "points": chamfer(a[None, :n], b[None, :n]),
+        }
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name][0, image], value[0], msg=name)
+
+
+def test_distinct_points_of_a_perfect_copy():
+    own = cell(sigma=0.0)
+    (batch,) = own.tests([0], CPU)
+    found = own._measure(batch.target, batch)
+    for image in range(24):
+        points = (batch.target[0, image] * 27).round().long().tolist()
+        pixels = {tuple(p) for p in points[: batch.sizes[0, image]]} - {(0, 0)}
+        assert found["distinct"][0, image] * batch.sizes[0, image] == pytest.approx(len(pixels))
+    assert found["chamfer"].max() < 1e-12
+
+
+@pytest.mark.parametrize("name", ["fspool", "sum-mlp", "sum-rnn", "max-mlp", "mean-mlp"])
+def test_auto_encoders_learn(name, tmp_path):
+    changes = mnist_reconstruction.MODELS[name]
+    own = cell(steps=4 if name == "sum-rnn" else 48, mask_feature=name == "sum-mlp", **changes)
+    folder = RunFolder(tmp_path)
+    trainer.run(own, [0, 1], CPU, folder)
+    result = folder.result()
+    assert set(result["metrics"]) == {"chamfer", "released", "points", "distinct"}
+    assert all(len(values) == 2 for values in result["metrics"].values())
+    if name != "sum-rnn":
+        assert max(trainer_losses(own)[-1]) < max(trainer_losses(own)[0])
+
+
+def trainer_losses(own):
+    """Loss of the first steps and of the last ones."""
+    model = trainer.build(own, [0, 1], CPU)
+    batches = own.batches([0, 1], range(1), CPU)
+    before = own.loss(own.output(model, batches[0]), batches[0], None).tolist()
+    for _ in trainer.train(model, own, [0, 1], CPU):
+        pass
+    return before, own.loss(own.output(model, batches[0]), batches[0], None).tolist()
+
+
+# --------------------------------------------------------------------------------------------------
+# Classification
+
+
+def test_accuracy_is_read_at_milestones(tmp_path, monkeypatch):
+    monkeypatch.setattr(mnist_classification, "EPOCHS", (1, 2))
+    own = cell(Classification, steps=40, pool="sum")
+    assert own.milestones == (16, 32)
+    folder = RunFolder(tmp_path)
+    trainer.run(own, [0, 1], CPU, folder)
+    metrics = folder.result()["metrics"]
+    assert set(metrics) == {"accuracy", "accuracy after 1", "accuracy after 2"}
+    steps = [json.loads(line)["step"] for line in open(tmp_path / "metrics.jsonl")]
+    assert steps == [16, 32, 40]
+    short = replace(own, steps=16)
+    trainer.run(short, [0, 1], CPU, RunFolder(tmp_path / "short"))
+    again = RunFolder(tmp_path / "short").result()["metrics"]
+    assert again["accuracy"] == again["accuracy after 1"] == metrics["accuracy after 1"]
+
+
+@pytest.fixture
+def encoders(tmp_path):
+    runs = tmp_path / "encoders"
+    own = cell(pool="sum", decoder="mlp", steps=2)
+    for seeds in ([0, 1], [2]):
+        folder = runs / "sum-mlp-s0.05" / f"seeds-{seeds[0]}-{seeds[-1]}"
+        folder.mkdir(parents=True)
+        trainer.run(own, seeds, CPU, RunFolder(folder))
+    return runs
+
+
+@pytest.mark.parametrize("start", ["frozen", "unfrozen"])
+def test_encoders_of_auto_encoders(encoders, start):
+    own = cell(Classification, pool="sum", start=start, source="sum-mlp-s0.05").at(
+        encoders=encoders
+    )
+    model = trainer.build(own, [2, 1], CPU)
+    before = {name: value.clone() for name, value in model.encoder.state_dict().items()}
+    for index, seed in enumerate((2, 1)):
+        expected = mnist_classification._encoder(encoders, "sum-mlp-s0.05", seed)
+        for name, value in before.items():
+            assert torch.equal(value[index], expected[name])
+    for _ in trainer.train(model, own, [2, 1], CPU):
+        pass
+    same = [torch.equal(v, before[n]) for n, v in model.encoder.state_dict().items()]
+    assert all(same) if start == "frozen" else not any(same)
+
+
+def test_an_encoder_that_is_not_there_names_the_command(encoders):
+    own = cell(Classification, pool="max", start="frozen", source="max-mlp-s0.05")
+    with pytest.raises(UserError, match="fspool run mnist-reconstruction .* --only max-mlp-s0.05"):
+        trainer.build(own.at(encoders=encoders), [0], CPU)
+    other = cell(Classification, pool="sum", start="frozen", source="sum-mlp-s0.05", hidden=9)
+    with pytest.raises(UserError, match="does not fit"):
+        trainer.build(other.at(encoders=encoders), [0], CPU)
+
+
+def test_places_are_no_settings():
+    own = cell(Classification)
+    there = own.at(data="somewhere", encoders=None)
+    assert there.settings() == own.settings() and there == own
+    assert there.places() == {"data": "somewhere"}
+
+
+# --------------------------------------------------------------------------------------------------
+# Presets
+
+
+@pytest.mark.parametrize("module", [mnist_reconstruction, mnist_classification])
+def test_every_table_is_filled_by_cells(module):
+    experiment = module.EXPERIMENT
+    names = experiment.preset("paper").keys() | experiment.preset("quick").keys()
+    for table in experiment.tables:
+        for entries in table.rows.values():
+            assert len(entries) == len(table.columns)
+            assert all(entry.cell in names for entry in entries), table.title
+
+
+def test_released_settings():
+    cells = mnist_reconstruction.cells("released")
+    assert cells["mean-mlp-s0.01"].pool == "max"
+    assert all(c.batch == 8 and c.noise_padding and c.knots == 21 for c in cells.values())
+    heads = mnist_classification.cells("released")
+    assert heads["fspool-frozen-s0.00"].source == "fspool-s0.05"
+    assert heads["sum-frozen-s0.00"].source == "sum-mlp-s0.00"
+
+
+def test_bad_settings():
+    for settings in ({"sigma": -1.0}, {"batch": 0}, {"test_sets": 10_001}, {"learning_rate": 0.0}):
+        with pytest.raises(ValueError):
+            Reconstruction(**settings)
+    with pytest.raises(UserError, match="perhaps 'fspool'"):
+        Reconstruction(pool="fspol")
+    with pytest.raises(UserError):
+        Classification(start="warm")
