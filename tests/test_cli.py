@@ -19,7 +19,7 @@ from fspool.experiments.polygons import Polygons
 from fspool.lab import display as display_module
 from fspool.lab.display import Bars, Lines, display
 from fspool.lab.launch import Event, Job
-from fspool.lab.storage import read_json
+from fspool.storage import read_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

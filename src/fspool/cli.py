@@ -27,7 +27,7 @@ from .experiments.experiment import PRESETS
 from .lab.cell import Cell
 from .lab.display import display
 from .lab.launch import Job, Options, cores, find_device, jobs_of, launch, refuse_others
-from .lab.storage import Damaged, read_json, write_json
+from .storage import Damaged, read_json, write_json
 
 app = typer.Typer(
     help="The experiments of the FSPool paper, each as one command.",
