@@ -35,19 +35,6 @@ def wide(monkeypatch):
 
 
 @pytest.fixture
-def fspool(monkeypatch, capsys):
-    """Type a command; its exit code, what it printed, and its errors."""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fspool", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return (ended.value.code or 0, *capsys.readouterr())
-
-    return command
-
-
-@pytest.fixture
 def run(fspool, tmp_path):
     """Run two small cells into one folder."""
 
@@ -269,7 +256,8 @@ def test_tensorboard_that_is_not_there(run, monkeypatch):
         (["run", "polygons", "--set", "dtype=float23"], "dtype is 'float23'; .*'float32'"),
         (["run", "polygons", "--device", "cuda"], "torch sees no CUDA device; pass --device cpu"),
         (["run", "polygons", "--device", "gpu"], "device is 'gpu'; .* perhaps 'cpu'"),
-        (["data", "polygon"], "data set is 'polygon'; expected one of polygons, perhaps"),
+        (["data", "polygon"], "data set is 'polygon'; expected one of polygons, mnist, perhaps"),
+        (["data", "minst"], "data set is 'minst'; expected one of .* perhaps 'mnist'"),
         (["report", "nowhere"], "'nowhere' is not there; expected a folder of runs"),
         (["report", "."], r"'\.' has no finished runs"),
     ],
