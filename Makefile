@@ -1,7 +1,7 @@
 PYTHON ?= python3
 EXTRAS := dev,lab,docs
 # Rooms that must each keep 95 % of their lines covered.
-GATED  := checks sets layouts functional losses kernels nn models data lab experiments report cli
+GATED  := checks storage sets layouts functional losses kernels nn models data lab experiments report cli
 
 VENV   := .venv
 PY     := $(VENV)/bin/python

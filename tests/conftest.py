@@ -1,5 +1,6 @@
 import importlib
 import os
+import sys
 
 import hypothesis
 import pytest
@@ -53,3 +54,18 @@ def one_thread(monkeypatch):
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def fspool(monkeypatch, capsys):
+    """Type a command; its exit code, what it printed, and its errors."""
+
+    from fspool import cli
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fspool", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return (ended.value.code or 0, *capsys.readouterr())
+
+    return command

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
+from fspool import storage
 from fspool.data.polygons import polygons
 from fspool.experiments.polygons import Polygons
-from fspool.lab import storage
 from fspool.lab.runs import folder_name
 
 ANGLES = 720

@@ -19,7 +19,7 @@ from fspool.experiments.polygons import Polygons
 from fspool.lab import display as display_module
 from fspool.lab.display import Bars, Lines, display
 from fspool.lab.launch import Event, Job
-from fspool.lab.storage import read_json
+from fspool.storage import read_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,19 +32,6 @@ TABLES = ("Direct mean squared error", "Chamfer loss", "Linear assignment loss")
 def wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("FSPOOL_COMMIT", "0123456789ab")
-
-
-@pytest.fixture
-def fspool(monkeypatch, capsys):
-    """Type a command; its exit code, what it printed, and its errors."""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fspool", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return (ended.value.code or 0, *capsys.readouterr())
-
-    return command
 
 
 @pytest.fixture
@@ -269,7 +256,8 @@ def test_tensorboard_that_is_not_there(run, monkeypatch):
         (["run", "polygons", "--set", "dtype=float23"], "dtype is 'float23'; .*'float32'"),
         (["run", "polygons", "--device", "cuda"], "torch sees no CUDA device; pass --device cpu"),
         (["run", "polygons", "--device", "gpu"], "device is 'gpu'; .* perhaps 'cpu'"),
-        (["data", "polygon"], "data set is 'polygon'; expected one of polygons, perhaps"),
+        (["data", "polygon"], "data set is 'polygon'; expected one of polygons, mnist, perhaps"),
+        (["data", "minst"], "data set is 'minst'; expected one of .* perhaps 'mnist'"),
         (["report", "nowhere"], "'nowhere' is not there; expected a folder of runs"),
         (["report", "."], r"'\.' has no finished runs"),
     ],

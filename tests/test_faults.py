@@ -15,11 +15,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fspool import cli
+from fspool import cli, storage
 from fspool.experiments import find
 from fspool.experiments import polygons as experiment
 from fspool.experiments.polygons import Polygons
-from fspool.lab import storage, trainer
+from fspool.lab import trainer
 from fspool.lab.launch import Job, Options, jobs_of, launch, perform
 
 pytestmark = pytest.mark.usefixtures("one_thread")

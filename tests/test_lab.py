@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fspool import storage
 from fspool.checks import UserError
 from fspool.data import draws
 from fspool.data.polygons import polygons, random_polygons
 from fspool.experiments import polygons as experiment
 from fspool.experiments.polygon_tables import closed_form, derive
 from fspool.experiments.polygons import LISTS, Polygons
-from fspool.lab import launch, provenance, storage, tensorboard, trainer
+from fspool.lab import launch, provenance, tensorboard, trainer
 from fspool.lab.launch import Job, Options, find_device, group_size, jobs_of, perform
 from fspool.lab.runs import RunFolder
 

@@ -15,11 +15,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from fspool import report
+from fspool import report, storage
 from fspool.checks import UserError
 from fspool.experiments import find
 from fspool.experiments.experiment import published
-from fspool.lab import storage
 from fspool.report import figures
 from fspool.report.markdown import markdown
 from fspool.report.page import embed, page

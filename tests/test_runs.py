@@ -9,8 +9,9 @@ from threading import Thread
 import pytest
 import torch
 
+from fspool import storage
 from fspool.checks import UserError
-from fspool.lab import runs, storage
+from fspool.lab import runs
 from fspool.lab.cell import Evaluation
 from fspool.lab.runs import RunFolder, State, differing, folder_name, seeds_of
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 import torch
 
-from fspool.lab import storage
-from fspool.lab.storage import Damaged
+from fspool import storage
+from fspool.storage import Damaged
 
 JSON = {"step": 3, "loss": [0.1, -2.5e-8], "name": 'ü " \\', "none": None, "yes": True, "in": {}}
 
@@ -62,7 +62,7 @@ def test_the_content_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatc
 FILL = """
 import os, sys
 from pathlib import Path
-from fspool.lab import storage
+from fspool import storage
 path = Path(sys.argv[1]) / "a"
 storage.write(path, b"old")
 try:

@@ -16,18 +16,20 @@ try:
     import scipy  # noqa: F401
     import typer
     from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
     from rich.table import Table
 except ImportError as error:
     raise SystemExit(f"{error.name} is not installed; pip install fspool[lab]") from None
 
 from . import __version__, report
 from .checks import UserError, nearest
+from .data import mnist
 from .experiments import EXPERIMENTS, Experiment, find
 from .experiments.experiment import PRESETS
 from .lab.cell import Cell
 from .lab.display import display
 from .lab.launch import Job, Options, cores, find_device, jobs_of, launch, refuse_others
-from .lab.storage import Damaged, read_json, write_json
+from .storage import Damaged, read_json, write_json
 
 app = typer.Typer(
     help="The experiments of the FSPool paper, each as one command.",
@@ -227,11 +229,52 @@ def make_report(
         show(results, page or (folder if folder.is_dir() else folder.parent) / "report.html")
 
 
-@app.command()
-def data(name: Annotated[str, typer.Argument(help="Name of the data set.")]) -> None:
+@app.command("data")
+def fetch_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="polygons or mnist.")],
+    data: Annotated[
+        str | None, typer.Option(help="Folder of data sets (default: $FSPOOL_DATA, or data).")
+    ] = None,
+) -> None:
     """Fetch or make the data of an experiment."""
-    nearest("data set", name, ["polygons"])
-    console.print("polygons are made while they are needed; there is nothing to fetch.")
+    if nearest("data set", name, ["polygons", "mnist"]) == "mnist":
+        fetch_mnist(mnist.find_root(data))
+    else:
+        console.print("polygons are made while they are needed; there is nothing to fetch.")
+
+
+def fetch_mnist(root: Path) -> None:
+    """Download what is missing, verify all of it, make the sets, and say how large they are."""
+    absent = mnist.missing(root)
+    if absent:
+        download_mnist(root)
+    mnist.verify(root)
+    done = f"{len(absent)} of 4 files downloaded" if absent else "everything is there already"
+    say([f"MNIST in {root}: {done}; all checksums are right."])
+    for split in mnist.SOURCES:
+        sizes = mnist.load(root, split, lambda text: say([text], "yellow")).offsets.diff()
+        elements = (
+            f"{sizes.min()} to {sizes.max()} elements, {sizes.double().mean():.2f} on average"
+        )
+        say([f"{split}: {len(sizes)} sets of {elements}"])
+
+
+def download_mnist(root: Path) -> None:
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(name: str, done: int, size: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=size)
+            bars.update(tasks[name], completed=done)
+
+        try:
+            mnist.fetch(root, progress, lambda text: say([text], "yellow"))
+        except KeyboardInterrupt:
+            bars.stop()
+            console.print("Stopped. The same command goes on with the download.")
+            raise typer.Exit(130) from None
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

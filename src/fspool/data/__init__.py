@@ -1,1 +1,1 @@
-"""Datasets: read, verify, generate. No training code."""
+"""Datasets: fetch, read, verify, generate. No training code."""

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import torch
 
 from ..checks import UserError, nearest
+from ..storage import Damaged, read_json
 from . import trainer
 from .cell import Cell
 from .runs import FORMAT, RunFolder, differing, folder_name, other_configuration, seeds_of
-from .storage import Damaged, read_json
 from .tensorboard import writer
 
 ROOM = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the largest tensor of a group

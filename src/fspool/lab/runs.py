@@ -22,8 +22,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from .. import storage
 from ..checks import UserError
-from . import storage
 from .cell import Evaluation
 
 FORMAT = 1

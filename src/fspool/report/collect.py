@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import storage
 from ..checks import UserError
 from ..experiments import EXPERIMENTS
-from ..lab import storage
 from ..lab.runs import differing
 from .compact import FORMAT, read_compact
 from .records import Collection, Plan, Point, Record, shorten

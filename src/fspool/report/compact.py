@@ -7,8 +7,8 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+from .. import storage
 from ..experiments import EXPERIMENTS
-from ..lab import storage
 from .records import Collection, Plan, Point, Record, shorten, split_origin
 from .saving import save
 

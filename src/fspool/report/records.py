@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .. import storage
 from ..experiments import Experiment, find
-from ..lab import storage
 
 DIGITS = 7  # significant ones of a measurement: one more than the paper's longest number has
 

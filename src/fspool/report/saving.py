@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .. import storage
 from ..checks import UserError
-from ..lab import storage
 
 
 def save(path: Path | str, text: str) -> None:

@@ -25,13 +25,17 @@ def write(path: Path, content: bytes) -> None:
     """Replace a file as a whole: whoever is killed or runs out of disk here leaves the old one."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        part.write_bytes(content)
+        give_name(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def give_name(part: Path, path: Path) -> None:
+    """Rename a file that is whole, once its content is on the disk."""
+    with open(part, "r+b") as file:
+        os.fsync(file.fileno())
+    os.replace(part, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # the new name survives a power cut too
