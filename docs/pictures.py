@@ -100,7 +100,7 @@ figure.table tr.known th, figure.table tr.known td { color: var(--color-foregrou
   font-weight: normal; }
 figure.table td span { display: block; }
 figure.table:is([style*=":2"], [style*=":3"]) td span { display: inline; margin-left: 0.3em; }
-figure.table .spread, figure.table .paper, figure.table .reached {
+figure.table .spread, figure.table .paper, figure.table .reached, figure.table .against {
   color: var(--color-foreground-secondary); }
 figure.table .verdict.level, figure.table .verdict.ahead { color: #2e8b57; }
 figure.table .verdict.behind, figure.table .verdict.above, figure.table .verdict.below {

@@ -208,6 +208,12 @@ def test_damage_that_only_a_figure_finds_is_told_too(fspool, run, tmp_path):
     path.write_bytes(path.read_bytes()[:-3])
     code, text, _ = fspool("report", tmp_path / "out")
     assert code == 0 and text.count(f"{path} ") == 1 and "the figures go without it." in text
+    small = ("--compact", tmp_path / "small.json")
+    for more in ((), ("--markdown", tmp_path / "tables.md"), ("--page", tmp_path / "page.html")):
+        code, text, _ = fspool("report", tmp_path / "out", *small, *more)
+        assert code == 0 and text.count(f"{path} ") == 1 and "the figures go without it." in text
+    (damage,) = read_json(small[1])["damaged"]
+    assert damage.startswith(f"{path} ") and damage.endswith("; the figures go without it.")
 
 
 def test_settings_reach_the_cells(run, tmp_path):
@@ -241,7 +247,7 @@ def test_tensorboard_that_is_not_there(run, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["run", "poligons"], "experiment is 'poligons'; expected one of polygons, perhaps"),
+        (["run", "poligons"], "experiment is 'poligons'; expected one of polygons, .*perhaps"),
         (["run", "polygons", "--preset", "papr"], "preset is 'papr'; .* perhaps 'paper'"),
         (["run", "polygons", "--only", "fspol-n4"], "only is 'fspol-n4'; .* perhaps 'fspool-n4'"),
         (["run", "polygons", "--only", "x*"], r"only is 'x\*'; expected one of fspool-n2, "),

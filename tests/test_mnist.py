@@ -231,9 +231,11 @@ def test_accuracy_is_read_at_milestones(tmp_path, monkeypatch):
     trainer.run(own, [0, 1], CPU, folder)
     metrics = folder.result()["metrics"]
     assert set(metrics) == {"accuracy", "accuracy after 1", "accuracy after 2"}
-    steps = [json.loads(line)["step"] for line in open(tmp_path / "metrics.jsonl")]
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
     assert steps == [16, 32, 40]
     short = replace(own, steps=16)
+    (tmp_path / "short").mkdir()
     trainer.run(short, [0, 1], CPU, RunFolder(tmp_path / "short"))
     again = RunFolder(tmp_path / "short").result()["metrics"]
     assert again["accuracy"] == again["accuracy after 1"] == metrics["accuracy after 1"]

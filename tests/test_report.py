@@ -18,12 +18,13 @@ from rich.console import Console
 from fspool import report, storage
 from fspool.checks import UserError
 from fspool.experiments import find
-from fspool.experiments.experiment import published
+from fspool.experiments.experiment import Published, published
 from fspool.report import figures
+from fspool.report.grids import NONE, Grid, digits_for, show
 from fspool.report.markdown import markdown
 from fspool.report.page import embed, page
-from fspool.report.tables import NONE, Grid, digits_for, fill_all, show
-from fspool.report.verdicts import Sample, against_closed_form, against_published, unit
+from fspool.report.tables import fill_all
+from fspool.report.verdicts import Sample, against_closed_form, against_published
 
 from .folders import PROVENANCE, flat, write_all, write_plan, write_run
 
@@ -278,14 +279,15 @@ def test_cells_come_in_the_order_of_their_numbers(tmp_path):
     ],
 )
 def test_verdict(values, printed, verdict):
-    assert against_published(Sample(values), printed, trained=True) == verdict
+    assert against_published(Sample(values), Published.read(printed), trained=True) == verdict
 
 
 def test_what_is_not_trained_shares_its_error_with_the_published_evaluation():
     sample = Sample((1.0, 3.0))  # 2 sqrt(2 + 2) + 0.1 = 4.1 allowed
-    assert against_published(sample, "6.1", trained=False) == "level"
-    assert against_published(sample, "6.2", trained=False) == "ahead"
-    assert against_published(sample, "6.1", trained=True) == "ahead"
+    near, far = Published.read("6.1"), Published.read("6.2")
+    assert against_published(sample, near, trained=False) == "level"
+    assert against_published(sample, far, trained=False) == "ahead"
+    assert against_published(sample, near, trained=True) == "ahead"
 
 
 def test_a_closed_form_is_compared_by_the_standard_error():
@@ -293,10 +295,6 @@ def test_a_closed_form_is_compared_by_the_standard_error():
     assert against_closed_form(sample, 4.1, digits=1) == "level"
     assert against_closed_form(sample, 4.11, digits=1) == "below"
     assert against_closed_form(sample, -0.11, digits=1) == "above"
-
-
-def test_units():
-    assert [unit(text) for text in ("0.001", "0.0001", "100.323", "12")] == [1e-3, 1e-4, 1e-3, 1]
 
 
 def test_every_published_number_has_a_place():
@@ -318,6 +316,7 @@ def test_every_published_number_has_a_place():
         (1e-9, "<0.00001"),
         (0.0, "0.000"),
         (math.inf, "∞"),
+        (-math.inf, "−∞"),
     ],
 )
 def test_numbers_keep_two_digits(value, text):

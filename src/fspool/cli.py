@@ -227,6 +227,8 @@ def make_report(
         report.write_markdown(results, markdown)
     if page or not (compact or markdown):
         show(results, page or (folder if folder.is_dir() else folder.parent) / "report.html")
+    else:
+        say(results.problems, "yellow")
 
 
 @app.command("data")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -31,7 +32,8 @@ class Table:
     """A table of results: every entry is one metric of one cell.
 
     ``published`` names a table of ``paper.toml`` with the same rows and columns, ``known`` has rows
-    whose values are a matter of mathematics.
+    whose values are a matter of mathematics. The first row is the model that the table is about;
+    ``welch`` asks for a test of it against the best other one.
     """
 
     title: str
@@ -43,6 +45,8 @@ class Table:
     known: dict[str, tuple[float, ...]] = field(default_factory=dict)
     scale: float = 1.0  # measured values times this are what is printed
     digits: int = 3
+    higher_is_better: bool = False  # as of an accuracy
+    welch: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,14 +67,31 @@ class Experiment:
         return self.cells(nearest("preset", name, self.seeds))
 
 
+class Published(NamedTuple):
+    """A number of the paper."""
+
+    text: str  # as printed
+    value: float
+    spread: float | None  # standard deviation over runs, where one is printed
+    unit: float  # one unit of the last printed digit
+
+    @classmethod
+    def read(cls, text: str) -> Published:
+        """``82.2 ± 2.1``, or a number alone."""
+        number, sign, spread = text.partition("±")
+        value = float(number)
+        unit = 10.0 ** Decimal(number.strip()).as_tuple().exponent
+        return cls(text, value, float(spread) if sign else None, unit)
+
+
 @cache
-def published(name: str) -> dict[str, dict[str, str]]:
-    """A table of the paper by row and column, as printed, so that the last digit is known."""
-    text = (files(__package__) / "paper.toml").read_text()
+def published(name: str) -> dict[str, dict[str, Published]]:
+    """A table of the paper by row and column."""
+    text = (files(__package__) / "paper.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     for part in name.split("."):
         table = table[part]
     return {
-        label: dict(zip(table["columns"], values, strict=True))
+        label: dict(zip(table["columns"], map(Published.read, values), strict=True))
         for label, values in table["rows"].items()
     }

@@ -18,8 +18,8 @@ from ..checks import UserError, check_count, nearest
 from ..data.point_sets import Batch
 from ..lab.cell import Evaluation, place
 from ..lab.runs import seeds_of
-from ..lab.storage import read_tensors
 from ..models import SetClassifier
+from ..storage import read_tensors
 from .experiment import Experiment
 from .mnist import TRAIN, MnistCell, steps_of
 from .mnist_tables import CLASSIFICATION_TABLES

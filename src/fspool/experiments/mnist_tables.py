@@ -39,6 +39,8 @@ RECONSTRUCTION_TABLES = (
             f"{UNITS}. FSPool is divided by the largest set of its batch, the others by 342.",
             published=f"mnist.reconstruction.{'mask' if mask else 'plain'}",
             scale=1000,
+            digits=2,
+            welch=True,
         )
         for mask in (False, True)
     ),
@@ -49,6 +51,7 @@ RECONSTRUCTION_TABLES = (
             "Test Chamfer loss, all alike",
             "Thousandths. Every set is padded to 342 points and divided by 342: a fair comparison.",
             scale=1000,
+            welch=True,
         )
         for mask in (False, True)
     ),
@@ -81,7 +84,16 @@ def _classification(columns: dict[str, tuple[str, str]], batch: str, **table) ->
         for pool, label in POOL_NAMES.items()
     }
     note = "Per cent of the test images; more is better."
-    return Table(note=note, columns=tuple(columns), rows=rows, scale=100, digits=1, **table)
+    return Table(
+        note=note,
+        columns=tuple(columns),
+        rows=rows,
+        scale=100,
+        digits=1,
+        higher_is_better=True,
+        welch=True,
+        **table,
+    )
 
 
 def _early(sigma: str) -> dict[str, tuple[str, str]]:
@@ -133,5 +145,6 @@ CLASSIFICATION_TABLES = (
         },
         scale=100,
         digits=1,
+        higher_is_better=True,
     ),
 )

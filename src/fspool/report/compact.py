@@ -26,7 +26,7 @@ def compact(collection: Collection, path: Path | str) -> None:
         "format": FORMAT,
         "plans": [asdict(plan) for plan in collection.plans],
         "unfinished": collection.unfinished,
-        "damaged": collection.damaged,
+        "damaged": collection.problems,  # the arrays have been read by now
         "machines": machines,
         "cells": cells,
     }

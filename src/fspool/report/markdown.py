@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .cost import cost
 from .records import Collection
 from .renderings import markdown_table, markdown_text
 from .saving import save
@@ -22,7 +23,7 @@ def markdown(collection: Collection) -> str:
         records = list(collection.of(experiment.name).values())
         parts += [f"## {experiment.title}", how_made(records, collection, code="`")]
         parts += filter(None, [verdict_sentence(grids)])
-        for grid in grids:
+        for grid in filter(None, [*grids, cost(records)]):
             parts += [f"### {grid.title}", grid.note, markdown_table(grid)]
     if missing := gaps(collection):
         parts += ["## What is missing", "\n".join(f"- {markdown_text(text)}" for text in missing)]

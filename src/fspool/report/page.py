@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 from ..experiments import Experiment
-from . import polygon_page
+from .cost import cost
+from .pages import parts_of
 from .records import Collection, Record, split_origin
 from .renderings import html_table
 from .saving import save
@@ -18,23 +18,6 @@ from .tables import fill_all
 
 # Nothing is loaded from anywhere, whatever a name in a run folder may contain.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What an experiment adds to its tables: HTML, and data for the script."""
-
-    opening: str = ""
-    figures: str = ""
-    data: dict | None = None
-
-
-def parts_of(experiment: Experiment, records: dict[str, Record]) -> Parts:
-    if experiment.name == "polygons":
-        data = polygon_page.data(records)
-        opening = polygon_page.opening(data)
-        return Parts(opening, polygon_page.figures(records), data)
-    return Parts()
 
 
 def write_page(collection: Collection, path: Path | str) -> None:
@@ -67,12 +50,12 @@ def _file(name: str) -> str:
 
 def _experiment(experiment: Experiment, collection: Collection) -> str:
     records = collection.of(experiment.name)
-    parts = parts_of(experiment, records)
+    parts = parts_of(experiment.name, records)
     data = f'<script type="application/json" class="data">{embed(parts.data or {})}</script>'
     return (
         f'<article id="{escape(experiment.name)}"><h1>{escape(experiment.title)}</h1>'
         f"{parts.opening}{_tables(experiment, collection)}{parts.figures}"
-        f"{_settings(records)}{_origins(records, collection)}{data}</article>"
+        f"{_settings(records)}{_cost(records)}{_origins(records, collection)}{data}</article>"
     )
 
 
@@ -109,7 +92,7 @@ def _settings(records: dict[str, Record]) -> str:
     values = {key: {json.dumps(record.settings.get(key)) for record in rows} for key in keys}
     own = [key for key in keys if len(values[key]) > 1]
     first = rows[0].settings
-    shared = ", ".join(f"{_key(key)} {_word(first[key])}" for key in keys if key not in own)
+    shared = ", ".join(f"{_key(key)} {_word(first.get(key))}" for key in keys if key not in own)
     heads = "".join(f'<th scope="col">{escape(_key(key))}</th>' for key in ("cell", "seeds", *own))
     lines = "".join(
         f'<tr><th scope="row">{escape(record.name)}</th><td>{len(record.seeds)}</td>'
@@ -134,6 +117,15 @@ def _word(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _cost(records: dict[str, Record]) -> str:
+    grid = cost(list(records.values()))
+    if grid is None:
+        return ""
+    return _table_section(
+        grid.title, f"<p>{escape(grid.note)}</p>", html_table(grid, caption=False)
+    )
 
 
 def _origins(records: dict[str, Record], collection: Collection) -> str:

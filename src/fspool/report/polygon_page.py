@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from . import figures as draw
+from .parts import Parts
 from .records import Record
 from .sweeps import TRAINED, packed_sweeps, sizes_of
 
@@ -44,8 +45,9 @@ ABSENT = """
 """
 
 
-def data(records: dict[str, Record]) -> dict | None:
-    return packed_sweeps(records)
+def parts(records: dict[str, Record]) -> Parts:
+    packed = packed_sweeps(records)
+    return Parts(opening(packed), figures(records), packed)
 
 
 def opening(packed: dict | None) -> str:

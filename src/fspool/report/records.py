@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import storage
-from ..experiments import Experiment, find
+from ..experiments import EXPERIMENTS, Experiment
 
 DIGITS = 7  # significant ones of a measurement: one more than the paper's longest number has
 
@@ -98,7 +98,9 @@ class Collection:
 
     @property
     def experiments(self) -> list[Experiment]:
-        return [find(name) for name in dict.fromkeys(record.experiment for record in self)]
+        """Those with records, in the order of the paper."""
+        names = {record.experiment for record in self}
+        return [experiment for name, experiment in EXPERIMENTS.items() if name in names]
 
     @property
     def problems(self) -> list[str]:
@@ -117,13 +119,15 @@ class Collection:
     def missing(self) -> list[str]:
         """Cells that were asked for and have no, or not enough, finished runs; in words."""
         texts = []
+        several = len({plan.experiment for plan in self.plans}) > 1
         for plan in self.plans:
             records = self.of(plan.experiment)
             for name in plan.cells:
                 seeds = records[name].seeds if name in records else []
                 done = sum(seed < plan.seeds for seed in seeds)
                 if done < plan.seeds:
-                    texts.append(f"{name}: {done} of {plan.seeds} runs are finished.")
+                    cell = f"{plan.experiment}, {name}" if several else name
+                    texts.append(f"{cell}: {done} of {plan.seeds} runs are finished.")
         return texts
 
 

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from .tables import Grid, Place, Row
+from .grids import Grid, Place, Row
 from .verdicts import ABOVE, AHEAD, BEHIND, BELOW, LEVEL
 
 STYLES = {LEVEL: "green", AHEAD: "bold green"} | dict.fromkeys((BEHIND, ABOVE, BELOW), "bold red")
@@ -20,11 +20,14 @@ STYLES = {LEVEL: "green", AHEAD: "bold green"} | dict.fromkeys((BEHIND, ABOVE, B
 def lines_of(row: Row, join: str = "") -> list[tuple[str, list[str]]]:
     """A row as lines of text, each with a label: the measurement first, then what belongs to it.
 
-    With ``join`` the spread stands in the first line.
+    With ``join`` the spread stands in the first line, and so does what a test compares with.
     """
 
     def value(place: Place) -> str:
-        return join.join(filter(None, [place.value, place.spread])) if join else place.value
+        if not join:
+            return place.value
+        text = join.join(filter(None, [place.value, place.spread]))
+        return f"{text} ({place.against})" if place.against else text
 
     def line(label: str, text: Callable[[Place], str]) -> list[tuple[str, list[str]]]:
         texts = [text(place) for place in row.places]
@@ -33,6 +36,7 @@ def lines_of(row: Row, join: str = "") -> list[tuple[str, list[str]]]:
     return [
         *line(row.label, value),
         *line("±", lambda place: "" if join else place.spread),
+        *line("best other", lambda place: "" if join else place.against),
         *line(row.reached, lambda place: place.reached),
         *line("paper", lambda place: place.published),
         *line("verdict", lambda place: place.verdict),
@@ -100,14 +104,14 @@ def markdown_text(text: str) -> str:
     return text
 
 
-def html_table(grid: Grid) -> str:
+def html_table(grid: Grid, *, caption: bool = True) -> str:
     title, note = escape(grid.title), escape(grid.note)
+    above = f"<figcaption><h3>{title}</h3><p>{note}</p></figcaption>" if caption else ""
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in (grid.head, *grid.columns))
     rows = "".join(_html_row(row) for row in grid.rows)
     return (
         f'<figure class="table" style="--columns:{len(grid.columns)}">'
-        f"<figcaption><h3>{title}</h3><p>{note}</p></figcaption>"
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table>'
+        f'{above}<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table>'
         f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></figure>"
     )
 
@@ -122,6 +126,8 @@ def _html_place(place: Place, reached: str) -> str:
     parts = [f'<span class="value">{escape(place.value)}</span>']
     if place.spread:
         parts.append(f'<span class="spread">± {escape(place.spread)}</span>')
+    if place.against:
+        parts.append(f'<span class="against">({escape(place.against)})</span>')
     if place.reached:
         parts.append(f'<span class="reached">{escape(place.reached)} {escape(reached)}</span>')
     if place.published:

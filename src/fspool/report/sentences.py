@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from .grids import Grid
 from .records import Collection, Record
-from .tables import Grid
 from .verdicts import AHEAD, BEHIND, LEVEL
 
 RULE = (
@@ -13,7 +13,7 @@ RULE = (
     "differs from the published number by at most 2 √(s² + p²) plus one unit of the last printed "
     "digit, where s is our standard deviation and p the published one, 0 where none is published. "
     "What is not trained has the same s and p: the error of one evaluation. A closed form is "
-    "compared with the standard error of our mean. Ahead and behind: less, or more, than that."
+    "compared with the standard error of our mean. Ahead and behind: better, or worse, by more."
 )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from decimal import Decimal
+
+from ..experiments.experiment import Published
 
 LEVEL, AHEAD, BEHIND = "level", "ahead", "behind"
 ABOVE, BELOW = "above", "below"  # of a closed form, which nobody can be ahead of
@@ -17,6 +18,7 @@ class Sample:
     """One number a seed; None where a run diverged or did not arrive."""
 
     values: tuple[float | None, ...]
+    higher_is_better: bool = False
 
     @property
     def good(self) -> list[float]:
@@ -37,33 +39,37 @@ class Sample:
 
     @property
     def worst(self) -> float:
-        """The largest: less is better. A run that diverged is worse than any number."""
+        """A run that diverged is worse than any number."""
+        if self.higher_is_better:
+            return min(self.good) if self.complete else -math.inf
         return max(self.good) if self.complete else math.inf
 
+    @property
+    def rating(self) -> float:
+        """The mean, its sign such that more is better."""
+        return self.mean if self.higher_is_better else -self.mean
 
-def unit(printed: str) -> float:
-    """One unit of the last digit of a printed number."""
-    return 10.0 ** Decimal(printed).as_tuple().exponent
 
-
-def against_published(sample: Sample, printed: str, *, trained: bool) -> str:
-    """Less is better. What is published has no standard deviation, so 0 stands for it.
+def against_published(sample: Sample, published: Published, *, trained: bool) -> str:
+    """Where no standard deviation is published, 0 stands for it.
 
     What is not trained differs between seeds only as much as its evaluation is inexact, and the
     published evaluation was as inexact.
     """
     if not sample.complete:
-        return BEHIND  # its mean is infinite
-    known = 0.0 if trained else sample.spread
-    allowed = 2 * math.hypot(known, sample.spread) + unit(printed)
-    difference = sample.mean - float(printed)
-    return _judge(difference, allowed, (BEHIND, AHEAD))
+        return BEHIND  # its mean is infinite, at the wrong end
+    spread = published.spread
+    if spread is None:
+        spread = 0.0 if trained else sample.spread
+    allowed = 2 * math.hypot(spread, sample.spread) + published.unit
+    words = (AHEAD, BEHIND) if sample.higher_is_better else (BEHIND, AHEAD)
+    return _judge(sample.mean - published.value, allowed, words)
 
 
 def against_closed_form(sample: Sample, value: float, digits: int) -> str:
     """By the standard error of our mean, and one unit of the last digit that we print."""
     if not sample.complete:
-        return ABOVE
+        return BELOW if sample.higher_is_better else ABOVE
     allowed = 2 * sample.spread / math.sqrt(len(sample.values)) + 10.0**-digits
     return _judge(sample.mean - value, allowed, (ABOVE, BELOW))
 

@@ -1,0 +1,44 @@
+"""Is the model that a table is about better than the best other one, or is that chance?"""
+
+from __future__ import annotations
+
+import math
+
+from .grids import Place
+from .verdicts import Sample
+
+
+def label(lead: str) -> str:
+    return f"Welch test, {lead} against the best other"
+
+
+def compare(lead: Sample | None, others: dict[str, Sample]) -> Place:
+    """Welch's t-test, two-sided, against the other with the best mean."""
+    others = {name: sample for name, sample in others.items() if sample.complete}
+    if lead is None or not lead.complete or not others:
+        return Place()
+    name = max(others, key=lambda name: others[name].rating)
+    p = p_value(lead, others[name])
+    if math.isnan(p):
+        return Place()
+    # A reader takes a small p for the lead's success, unless told.
+    better = ", better mean" if others[name].rating > lead.rating else ""
+    return Place(show_p(p), against=f"{name}{better}")
+
+
+def p_value(one: Sample, other: Sample) -> float:
+    """Not a number where a test is impossible: single runs, or runs that are all the same."""
+    from scipy.stats import ttest_ind_from_stats  # slow to import, and few tables need it
+
+    counts = len(one.values), len(other.values)
+    if min(counts) < 2 or (one.mean == other.mean and one.spread == other.spread == 0):
+        return math.nan
+    return ttest_ind_from_stats(
+        one.mean, one.spread, counts[0], other.mean, other.spread, counts[1], equal_var=False
+    ).pvalue
+
+
+def show_p(p: float) -> str:
+    if p < 0.001:
+        return "p < 0.001"
+    return f"p = {p:.{2 if p >= 0.01 else 3}f}"

@@ -1,0 +1,157 @@
+"""Several experiments in one report, what each adds to the page, and what it all cost."""
+
+from __future__ import annotations
+
+import io
+import re
+from html import unescape
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from fspool import report, storage
+from fspool.experiments import EXPERIMENTS
+from fspool.report.cost import cost, families_of
+from fspool.report.markdown import markdown
+from fspool.report.page import page
+from fspool.report.pages import PAGES
+from fspool.report.parts import Parts
+
+from . import digits as fake
+from .folders import PROVENANCE, flat, write_all, write_plan, write_run
+
+TITLES = ["Rotating polygons: reconstruct the corners of a regular polygon", "Digits as sets"]
+
+
+@pytest.fixture
+def both(tmp_path, monkeypatch):
+    """Compact results of two experiments; the first by name is the second in the paper."""
+    monkeypatch.setitem(EXPERIMENTS, "digits", fake.experiment())
+    write_all(tmp_path / "polygons", (4,))
+    write_plan(tmp_path / "polygons", ["fspool-n4", "fspool-n8"], seeds=3)
+    for pool in fake.POOLS.values():
+        fake.write(tmp_path / "digits", f"{pool}-frozen", [80.0, 81.0])
+    plan = {"experiment": "digits", "preset": "paper", "seeds": 2, "cells": ["fspool-late"]}
+    storage.write_json(tmp_path / "digits" / "plan.json", plan)
+    for name in ("polygons", "digits"):
+        found = report.collect(tmp_path / name)
+        report.compact(found, tmp_path / "results" / name / "paper.json")
+    return report.collect(tmp_path / "results")
+
+
+def test_results_of_two_experiments_are_read_together(both):
+    assert [experiment.title for experiment in both.experiments] == TITLES
+    assert (len(both.of("polygons")), len(both.of("digits"))) == (4, 4)
+    assert both.damaged == []
+    assert sorted(both.missing) == [
+        "digits, fspool-late: 0 of 2 runs are finished.",
+        "polygons, fspool-n8: 0 of 3 runs are finished.",
+    ]
+
+
+def test_markdown_has_a_section_for_each(both):
+    text = markdown(both)
+    assert re.findall("^## (.*)", text, re.MULTILINE) == [*TITLES, "What is missing"]
+    polygons, accuracies = text.split("## Digits as sets")
+    assert "Made by `fspool run polygons --preset quick --seeds 3`." in polygons
+    assert "Made by `fspool run digits --preset paper --seeds 2`." in accuracies
+    assert "### Chamfer loss" in polygons and "### Chamfer loss" not in accuracies
+    assert "### Accuracy" in accuracies and "### Accuracy" not in polygons
+    assert all(part.count("### What it cost") == 1 for part in (polygons, accuracies))
+
+
+def test_the_terminal_has_both(both):
+    console = Console(file=io.StringIO(), width=200)
+    report.render_terminal(both, console)
+    places = [console.file.getvalue().index(title) for title in (*TITLES, "In %; more is better.")]
+    assert places == sorted(places)
+
+
+def test_the_page_has_an_article_for_each(both):
+    text = page(both)
+    assert re.findall(r'<article id="(\w+)">', text) == ["polygons", "digits"]
+    assert [unescape(title) for title in re.findall("<h1>(.*?)</h1>", text)] == TITLES
+    identities = re.findall(r'\bid="([^"]+)"', text)
+    assert len(identities) == len(set(identities))
+    assert text.count("<h2>What it cost</h2>") == 2
+    second = text.split('<article id="digits">')[1]
+    assert 'class="data">{}</script>' in second  # no figures of its own
+    assert "Turn a square" not in second
+
+
+def test_an_experiment_can_add_to_its_page(both, monkeypatch):
+    def parts(records):
+        return Parts("<p>First</p>", f"<p>{len(records)} figures</p>", {"some": "data"})
+
+    monkeypatch.setitem(PAGES, "digits", SimpleNamespace(parts=parts))
+    text = page(both).split('<article id="digits">')[1]
+    assert text.index("<p>First</p>") < text.index("<table>") < text.index("<p>4 figures</p>")
+    assert 'class="data">{"some":"data"}</script>' in text
+
+
+# --------------------------------------------------------------------------------------------------
+# What it cost
+
+
+def test_families_are_the_shortest_names_before_a_number():
+    names = {
+        "fspool-n2": "fspool",
+        "fspool-zero-latent-n16": "fspool",
+        "mlp-chamfer-n2": "mlp-chamfer",
+        "mlp-chamfer-sum-h16-n16": "mlp-chamfer",
+        "mlp-assignment-lr0.01-n16": "mlp-assignment",
+        "fspoolish": "fspoolish",
+        "4-points": "4-points",
+        "": "",
+    }
+    assert families_of(list(names)) == names
+
+
+def test_many_families_are_told_apart_by_their_first_word():
+    names = [f"{pool}-{start}-n4" for pool in ("fspool", "sum", "max") for start in "abc"]
+    assert families_of(names[:8])["fspool-a-n4"] == "fspool-a"
+    assert families_of(names) == {name: name.partition("-")[0] for name in names}
+
+
+def write_costs(out, name, seconds, **origin):
+    provenance = PROVENANCE | {"seconds": seconds} | origin
+    write_run(out, name, [0, 1], flat(0.1, 2), provenance=provenance)
+
+
+def texts(grid) -> dict[str, list[str]]:
+    return {row.label: [place.value for place in row.places] for row in grid.rows}
+
+
+def test_costs_are_added_up(tmp_path):
+    write_costs(tmp_path, "fspool-n4", {"training": 10.4, "evaluation": 1.0})
+    write_costs(tmp_path, "fspool-n8", {"training": 20.2, "evaluation": 2.0})
+    write_costs(tmp_path, "random-n4", {"training": 0.001, "evaluation": 5.0})
+    grid = cost(list(report.collect(tmp_path)))
+    assert grid.columns == ["cells", "runs", "training, s", "evaluation, s", "device"]
+    assert texts(grid) == {
+        "fspool": ["2", "4", "31", "3", "A machine"],
+        "random": ["1", "2", "<1", "5", "A machine"],
+        "all": ["3", "6", "31", "8", "A machine"],
+    }
+    assert "stop" not in grid.note
+
+
+def test_devices_are_kept_apart_and_stops_are_told(tmp_path):
+    write_costs(tmp_path, "fspool-n4", {"training": 10.0}, device="A GPU", steps=[64, 128])
+    write_costs(tmp_path, "fspool-n8", {"training": 20.0})
+    grid = cost(list(report.collect(tmp_path)))
+    assert [(row.label, *(place.value for place in row.places)) for row in grid.rows] == [
+        ("fspool", "1", "2", "10", "–", "A GPU"),
+        ("fspool", "1", "2", "20", "–", "A machine"),
+        ("all", "2", "4", "30", "–", "A GPU, A machine"),
+    ]
+    assert " 1 of them went on after a stop: only the time since then is known." in grid.note
+
+
+def test_costs_that_are_not_known_are_not_invented(tmp_path):
+    folder = write_run(tmp_path, "fspool-n4", [0], {"mse": [0.1]})
+    (folder / "provenance.json").unlink()
+    found = report.collect(tmp_path)
+    assert cost(list(found)) is None
+    assert "What it cost" not in markdown(found) + page(found)
