@@ -164,8 +164,9 @@ def load(root: Path | str, split: str, say: Callable[[str], None] = print) -> Mn
     sets = _kept(kept, notes, say)
     if sets is None:
         sets = sets_of(*(_read(root, source) for source in sources))
-        with suppress(OSError):  # without room for them they are made again in a second
-            storage.write_tensors(kept, sets._asdict(), notes)
+        if kept.parent.stat().st_mode & 0o222:  # marked read-only it is left alone, by root too
+            with suppress(OSError):  # without room for them they are made again in a second
+                storage.write_tensors(kept, sets._asdict(), notes)
     return sets
 
 
