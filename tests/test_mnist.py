@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from fspool import report
 from fspool.checks import UserError
 from fspool.data import draws, point_sets
 from fspool.data.mnist import MnistSets
@@ -14,10 +15,14 @@ from fspool.experiments import mnist, mnist_classification, mnist_reconstruction
 from fspool.experiments.mnist_classification import Classification
 from fspool.experiments.mnist_reconstruction import Reconstruction
 from fspool.lab import trainer
+from fspool.lab.launch import Options, jobs_of
+from fspool.lab.launch import perform as perform_job
 from fspool.lab.replicas import stack
 from fspool.lab.runs import RunFolder
 from fspool.losses import chamfer
 from fspool.models import RecurrentDecoder, SetEncoder
+from fspool.report.markdown import markdown
+from fspool.report.page import page
 
 CPU = torch.device("cpu")
 
@@ -283,6 +288,39 @@ def test_places_are_no_settings():
     there = own.at(data="somewhere", encoders=None)
     assert there.settings() == own.settings() and there == own
     assert there.places() == {"data": "somewhere"}
+
+
+# --------------------------------------------------------------------------------------------------
+# Reports
+
+
+def perform(experiment, name, own, out):
+    for job in jobs_of(experiment, name, own, 2, out, CPU):
+        assert perform_job(job, Options(), lambda event: None)
+
+
+def test_the_page_of_reconstructions(tmp_path):
+    for model in ("fspool", "sum-mlp"):
+        changes = mnist_reconstruction.MODELS[model]
+        perform("mnist-reconstruction", f"{model}-s0.05", cell(steps=2, **changes), tmp_path)
+    found = report.collect(tmp_path)
+    text = page(found)
+    assert "digits-input-fspool-s0_05" in text and "digits-sum-mlp-s0_05" in text
+    assert text.count("loss-s0_05") and "Sum + RNN</li>" not in text
+    assert "Test Chamfer loss as published" in markdown(found)
+    assert "Welch test" in markdown(found)
+
+
+def test_the_page_of_classifiers(tmp_path):
+    for pool in ("fspool", "max"):
+        own = cell(Classification, pool=pool, steps=16)
+        perform("mnist-classification", f"{pool}-random-s0.05", own, tmp_path)
+    found = report.collect(tmp_path)
+    assert "Cross-entropy" in page(found)
+    text = markdown(found)
+    assert (
+        "Accuracy after 1 and 10 epochs, noise 0.05, batches of 8" in text and "84.7 ± 1.9" in text
+    )
 
 
 # --------------------------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ def test_tables_that_cannot_stand_together_have_their_own_worst_runs(digits, tmp
         higher_is_better=True,
     )
     fake.write(tmp_path, "fspool-frozen", [82.0, 83.0])
-    fake.write(tmp_path, "fspool-late", [70.0])
+    fake.write(tmp_path, "fspool-late", [70.0, 71.0])
     alike = replace(fake.table(), title="Again", rows={"FSPool": 3 * late.rows["FSPool"]})
     grids = grids_of(fake.experiment(fake.table(), late, alike), tmp_path)
     assert list(grids)[2:] == [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from html import unescape
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -84,7 +83,7 @@ def test_an_experiment_can_add_to_its_page(both, monkeypatch):
     def parts(records):
         return Parts("<p>First</p>", f"<p>{len(records)} figures</p>", {"some": "data"})
 
-    monkeypatch.setitem(PAGES, "digits", SimpleNamespace(parts=parts))
+    monkeypatch.setitem(PAGES, "digits", parts)
     text = page(both).split('<article id="digits">')[1]
     assert text.index("<p>First</p>") < text.index("<table>") < text.index("<p>4 figures</p>")
     assert 'class="data">{"some":"data"}</script>' in text

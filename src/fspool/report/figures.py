@@ -13,6 +13,7 @@ from html import escape
 import torch
 from torch import Tensor
 
+from .parts import Panel
 from .records import Record
 from .sweeps import TRAINED, Sweep, sizes_of, sweep_of
 
@@ -89,9 +90,6 @@ def svg(made, name: str, label: str) -> str:
 
 # --------------------------------------------------------------------------------------------------
 # Panels: a caption and a picture
-
-
-Panel = tuple[str, str]
 
 
 def loss_curves(records: dict[str, Record]) -> list[Panel]:

@@ -1,15 +1,19 @@
-"""Which experiments have more to show than tables: each a module with ``parts(records)``."""
+"""Which experiments have more to show than tables: each a function of its records."""
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Callable
 
-from . import polygon_page
+from . import mnist_page, polygon_page
 from .parts import Parts
 from .records import Record
 
-PAGES: dict[str, ModuleType] = {"polygons": polygon_page}
+PAGES: dict[str, Callable[[dict[str, Record]], Parts]] = {
+    "polygons": polygon_page.parts,
+    "mnist-reconstruction": mnist_page.reconstruction,
+    "mnist-classification": mnist_page.classification,
+}
 
 
 def parts_of(experiment: str, records: dict[str, Record]) -> Parts:
-    return PAGES[experiment].parts(records) if experiment in PAGES else Parts()
+    return PAGES[experiment](records) if experiment in PAGES else Parts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from . import figures as draw
-from .parts import Parts
+from .parts import Parts, panels, section
 from .records import Record
 from .sweeps import TRAINED, packed_sweeps, sizes_of
 
@@ -56,20 +56,20 @@ def opening(packed: dict | None) -> str:
 
 def figures(records: dict[str, Record]) -> str:
     parts = [
-        _section(
+        section(
             "The jump, for four points",
             "Where each output stands while the square turns once; one colour is one output, as "
             "above. An output that follows its corner draws a sine. A list has to go back "
             "somewhere in every quarter turn.",
             draw.slots_by_angle(records, 4),
         ),
-        _section(
+        section(
             "Two points: a jump that cannot be avoided",
             "Turned by 180° two opposite points are the same set. A continuous list cannot follow: "
             "at some angle its error, the assignment loss, is at least 50 hundredths (dashed).",
             draw.slots_by_angle(records, 2, error=True),
         ),
-        _section(
+        section(
             "Training",
             "Mean over seeds, with a band from the best to the worst seed. Each model in the loss "
             "that it is trained on, so the curves of different models are not the same quantity.",
@@ -80,7 +80,7 @@ def figures(records: dict[str, Record]) -> str:
     ]
     if "fspool-n16" in records:
         parts.append(
-            _section(
+            section(
                 "Learnt weight functions, 16 points",
                 "How much an element counts, from the largest (left) to the smallest (right), for "
                 "each feature of seed 0. The thin lines are 0. All are drawn to one scale. Before "
@@ -94,28 +94,14 @@ def figures(records: dict[str, Record]) -> str:
 def _reconstructions(records: dict[str, Record]) -> str:
     groups = ""
     for n in sizes_of(records):
-        if panels := draw.reconstructions(records, n):
-            groups += f"<h3>{n} points</h3>{_panels(panels)}"
+        if shown := draw.reconstructions(records, n):
+            groups += f"<h3>{n} points</h3>{panels(shown)}"
     if not groups:
         return ""
     return (
         "<section><h2>Reconstructions</h2><p>The first six test sets of seed 0, not chosen. Rings: "
         f"what went in. Dots: what came out.</p>{groups}</section>"
     )
-
-
-def _section(title: str, text: str, panels: list[draw.Panel], legend: str = "") -> str:
-    if not panels:
-        return ""
-    return f"<section><h2>{title}</h2><p>{text}</p>{legend}{_panels(panels)}</section>"
-
-
-def _panels(panels: list[draw.Panel]) -> str:
-    items = "".join(
-        f'<figure class="panel"><figcaption>{escape(caption)}</figcaption>{picture}</figure>'
-        for caption, picture in panels
-    )
-    return f'<div class="panels">{items}</div>'
 
 
 def _legend() -> str:

@@ -16,9 +16,9 @@ def worst_seeds(grids: list[Grid]) -> list[Grid]:
 
 
 def _lead(grid: Grid) -> Row | None:
-    """None where it has no finished runs."""
+    """None where there are not several runs, of which one would be the worst."""
     rows = (row for row in grid.rows if row.label == grid.lead)
-    return next((row for row in rows if any(place.runs for place in row.places)), None)
+    return next((row for row in rows if any(place.runs > 1 for place in row.places)), None)
 
 
 def _alike(one: Grid, other: Grid) -> bool:
