@@ -99,6 +99,15 @@ def test_noise_is_on_the_points_alone(small):
     assert everywhere.input[outside].std() > 0.05
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_mask_feature(small, everywhere):
+    options = {"sigma": 0.1, "mask": True, "everywhere": everywhere}
+    batch = point_sets.every_set(small["test"], [0], range(24), **options)
+    inside = (torch.arange(342) < batch.sizes.unsqueeze(-1)).float()
+    assert torch.equal(batch.target[..., 2], inside)
+    assert torch.equal(batch.input[..., 2], inside) != everywhere
+
+
 # --------------------------------------------------------------------------------------------------
 # Models
 
@@ -199,6 +208,15 @@ def test_distinct_points_of_a_perfect_copy():
         pixels = {tuple(p) for p in points[: batch.sizes[0, image]]} - {(0, 0)}
         assert found["distinct"][0, image] * batch.sizes[0, image] == pytest.approx(len(pixels))
     assert found["chamfer"].max() < 1e-12
+
+
+def test_assignment_of_the_first_images():
+    own = cell(sigma=0.0, assigned_sets=3)
+    (batch,) = own.tests([0, 1], CPU)
+    y = batch.target.flip(-2)  # the same points in another order
+    assert own._assign(y, batch)["assignment"] == pytest.approx([0, 0], abs=1e-9)
+    assert len(own._assign(y + 0.1, batch)["assignment"]) == 2
+    assert cell()._assign(y, batch) == {}
 
 
 @pytest.mark.parametrize("name", ["fspool", "sum-mlp", "sum-rnn", "max-mlp", "mean-mlp"])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from . import draws
 from .mnist import MnistSets
@@ -23,8 +24,8 @@ SIDE = 27  # the last row and column of an image, which become 1
 class Batch(NamedTuple):
     """Sets that are padded with zeros, each with the points that it is to become."""
 
-    input: Tensor  # (..., N, 2), with noise
-    target: Tensor  # (..., N, 2), the same points without
+    input: Tensor  # (..., N, C), with noise; C = 2, or 3 with the mask feature
+    target: Tensor  # (..., N, C), the same points without
     sizes: Tensor  # (...,)
     labels: Tensor  # (...,)
 
@@ -59,6 +60,7 @@ def draw_sets(
     sigma: float,
     length: int | None = LARGEST,
     everywhere: bool = False,
+    mask: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Batch:
     """The sets of some images (steps, G, B).
@@ -67,7 +69,8 @@ def draw_sets(
         sigma: Standard deviation of the noise on the coordinates of the input.
         length: Pad to so many points; None for the largest set among them, which on CUDA waits for
             the device.
-        everywhere: Noise on the padding too.
+        everywhere: Noise on the padding too, and on the mask.
+        mask: A third channel: 1 for points, 0 for padding.
     """
     device, shape = images.device, (images.shape[-1], LARGEST)
     first, sizes = sets.offsets[images], sets.offsets.diff()[images]
@@ -79,11 +82,15 @@ def draw_sets(
     inside = inside[..., :length].unsqueeze(-1)
     rows = (first.unsqueeze(-1) + order).masked_fill(~inside.squeeze(-1), 0)
     target = (sets.points[rows].to(dtype) / SIDE).masked_fill(~inside, 0)
+    if mask:
+        target = torch.cat((target, inside.to(dtype)), -1)
     noisy = target
     if sigma:
-        noise = draws.normal(seeds, steps, f"{purpose}/noise", (*shape, 2), device)
+        channels = target.shape[-1] if everywhere else 2
+        noise = draws.normal(seeds, steps, f"{purpose}/noise", (*shape, channels), device)
         noise = (sigma * noise[..., :length, :]).to(dtype)
-        noisy = target + (noise if everywhere else noise.masked_fill(~inside, 0))
+        noise = noise if everywhere else noise.masked_fill(~inside, 0)
+        noisy = target + pad(noise, (0, target.shape[-1] - channels))
     return Batch(noisy, target, sizes, sets.labels[images].long())
 
 

@@ -62,12 +62,16 @@ class MnistCell(Cell):
             raise ValueError(f"learning_rate is {self.learning_rate}; expected a positive number.")
 
     @property
+    def channels(self) -> int:
+        return 2
+
+    @property
     def footprint(self) -> int:
         return self.batch * LARGEST * self.hidden
 
-    def encoder(self, channels: int, temperature: float | None) -> SetEncoder:
+    def encoder(self, temperature: float | None) -> SetEncoder:
         return SetEncoder(
-            channels,
+            self.channels,
             self.hidden,
             self.latent,
             pool=self.pool,
@@ -96,6 +100,7 @@ class MnistCell(Cell):
             "sigma": self.sigma,
             "length": None if short else LARGEST,
             "everywhere": self.noise_padding,
+            "mask": self.channels == 3,
             "dtype": self.torch_dtype,
         }
 
