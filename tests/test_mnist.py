@@ -308,6 +308,29 @@ def test_places_are_no_settings():
     assert there.places() == {"data": "somewhere"}
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "hard", *mnist_reconstruction.MODELS])
+def test_training_on_cuda(name, small, monkeypatch):
+    """Recorded as graphs, on sets padded to one length: the same losses as on the CPU."""
+    kind = Reconstruction if name in mnist_reconstruction.MODELS else Classification
+    pools = {"hard": "fspool"}
+    changes = mnist_reconstruction.MODELS.get(name, {"pool": pools.get(name, name)})
+    moved = {split: sets.to("cuda") for split, sets in small.items()}
+    own = cell(kind, steps=6, **changes)
+    curves = {}
+    for name in ("cpu", "cuda"):
+        device = torch.device(name)
+        found = small if name == "cpu" else moved
+        monkeypatch.setattr(mnist, "_on_device", lambda root, split, at, f=found: f[split])
+        model = trainer.build(own, [0, 1], device)
+        for state in trainer.train(model, own, [0, 1], device):
+            curves[name] = torch.tensor(state.curve[-1]["loss"])
+        with torch.no_grad():
+            metrics = own.evaluate(model.eval(), [0, 1], device).metrics
+        curves[name] = torch.cat((curves[name], *map(torch.tensor, metrics.values())))
+    torch.testing.assert_close(curves["cuda"], curves["cpu"], rtol=0.02, atol=0.02)
+
+
 # --------------------------------------------------------------------------------------------------
 # Reports
 

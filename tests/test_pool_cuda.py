@@ -20,6 +20,7 @@ pytest.importorskip("triton")  # Linux has it
 from fspool.kernels.cuda import large, moves, pool, pull, sets  # noqa: E402
 
 CPU = DEVICE == "cpu"
+ALL = (None, None, None, True, True)  # full sets, with ranks and sorted rows
 SIZES = [0, 1, 2, 9, 31, 32, 33, 65, 130]
 if not CPU:
     SIZES += [255, 256, 257, 511, 513, 1023, 1024, 1025, 2047, 2049, 4095, 4096, 4097, 20_000]
@@ -262,6 +263,13 @@ def test_the_largest_tile_is_the_one_that_others_count_on():
 def test_nothing():
     for shape in [(1, 0, 4, 3), (0, 2, 4, 3), (1, 2, 0, 3)]:
         check(draw(*shape), draw(shape[0], 3, 7), Padded(shape[:3], torch.device(DEVICE)))
+
+
+def test_more_replicas_than_programs_can_have():
+    with pytest.raises(ValueError, match="65536 replicas; expected at most 65535"):
+        pool.pool(
+            draw(1, 1, 1, 1).expand(65_536, 1, 2, 1), draw(1, 1, 2).expand(65_536, 1, 2), *ALL
+        )
 
 
 @needs_gpu

@@ -15,6 +15,7 @@ from ..shapes import LARGEST_TILE
 
 # Integers that change from call to call: a kernel must not be compiled for each of their values.
 ANY = ("batch", "length", "knots")
+MOST = 65_535  # replicas: as far as the second number of a program goes
 
 
 class Sets:
@@ -38,6 +39,10 @@ class Sets:
 
     def grid(self, programs: int, features: int) -> tuple[int, int]:
         """For kernels that call ``program``: programs of a replica's sets, times those of x."""
+        if self.replicas > MOST:
+            raise ValueError(
+                f"x has {self.replicas} replicas; expected at most {MOST} on CUDA, so split them."
+            )
         return programs * triton.cdiv(self.dim, features), self.replicas
 
     def larger(self, size: int) -> tuple[Tensor | None, int]:
