@@ -14,6 +14,7 @@ from ..data.point_sets import LARGEST, SIDE, Batch
 from ..lab.cell import Evaluation
 from ..losses import assignment, chamfer
 from ..models import AutoEncoder, ListDecoder, RecurrentDecoder, SetDecoder
+from ..models.released import FilledPool, FilledUnpool
 from .experiment import Experiment
 from .mnist import NOISE, MnistCell, inside, steps_of
 from .mnist_tables import RECONSTRUCTION_TABLES
@@ -30,6 +31,7 @@ class Reconstruction(MnistCell):
     decoder: str = "set"  # "set": FSUnpool, trained with MSE; "mlp", "rnn": with the Chamfer loss
     mask_feature: bool = False  # a third channel: 1 for points, 0 for padding
     temperature: float = 1.0
+    fill_padding: bool = False  # sort the padding too, as the released code does
     assigned_sets: int = 0  # test images whose points are also assigned one to one, which is slow
     steps: int = steps_of(10, 16)
 
@@ -41,10 +43,17 @@ class Reconstruction(MnistCell):
     def channels(self) -> int:
         return 3 if self.mask_feature else 2
 
+    @property
+    def footprint(self) -> int:
+        return super().footprint * (LARGEST if self.fill_padding else 1)
+
     def model(self) -> nn.Module:
         encoder = self.encoder(self.temperature)
         if self.decoder == "set":
             decoder = SetDecoder(self.latent, self.hidden, self.channels, knots=self.knots)
+            if self.fill_padding:
+                encoder.pool = FilledPool(self.hidden, self.knots, temperature=self.temperature)
+                decoder.unpool = FilledUnpool(self.hidden, self.knots)
         else:
             form = DECODERS[self.decoder]
             decoder = form(self.latent, self.hidden, self.channels, LARGEST)
@@ -160,7 +169,8 @@ def cells(preset: str) -> dict[str, Reconstruction]:
     cells = grid(MODELS, NOISE)
     for name in ("fspool-s0.05", "sum-mlp-s0.05"):
         cells[name] = replace(cells[name], assigned_sets=128)
-    return cells | fair_cells()
+    filled = replace(cells["fspool-s0.05"], fill_padding=True, assigned_sets=0)
+    return cells | fair_cells() | {"fspool-filled-s0.05": filled}
 
 
 def fair_cells() -> dict[str, Reconstruction]:
