@@ -153,7 +153,9 @@ def _from_noisy(name: str, cell: Classification) -> Classification:
 
 def extra() -> dict[str, Classification]:
     """What the paper says without a table."""
-    large = Classification(sigma=0.0, hidden=850, latent=128, head=128)  # 1.6 million parameters
+    large = Classification(  # 1.6 million parameters
+        sigma=0.0, hidden=850, latent=128, head=128, batch=64, steps=steps_of(20, 64)
+    )
     noisy = Classification(sigma=0.0, source="fspool-s0.05")
     soft = Classification(start="frozen", source="fspool-s0.05", temperature=1.0)
     return {
