@@ -99,7 +99,19 @@ def chamfer() -> None:
         chamfer.nearest(x, x, None, "squared")
 
 
+def recurrence() -> None:
+    from fspool.kernels.cuda import recurrence
+
+    for width in (5, 32, 64):
+        state, weight, bias = (
+            torch.randn(1, *s) for s in ((3, width), (4 * width, width), (4 * width,))
+        )
+        hidden, cells = recurrence.recurrence(state, weight, bias, 4)
+        recurrence.pull(hidden, hidden, cells, state, weight, bias)
+
+
 if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
-    {"pool": pool, "relaxed_sort": relaxed_sort, "chamfer": chamfer}[sys.argv[1]]()
+    everything = (pool, relaxed_sort, chamfer, recurrence)
+    {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

@@ -341,12 +341,16 @@ def operator_calls():
     a, b, mask = random(2, 3, 5, 2), random(2, 3, 5, 2), torch.rand(2, 3, 5) < 0.7
     yield "nearest", (a, b, None, "squared")
     yield "nearest", (a, b, mask, "huber")
+    lstm = random(2, 3, 4), random(2, 16, 4), random(2, 16)
+    hidden, cells = torch.ops.fspool.recurrence(*lstm, 5)
+    yield "recurrence", (*lstm, 5)
+    yield "recurrence_pull", (random(2, 3, 5, 4), hidden, cells, *lstm)
 
 
 def test_opcheck_of_every_operator():
     checked = set()
     for name, arguments in operator_calls():
-        differentiable = name not in ("ranks", "pull", "relaxed_pull", "nearest")
+        differentiable = name not in ("ranks", "pull", "relaxed_pull", "nearest", "recurrence_pull")
         differentiable &= (name, arguments[-1]) != ("pool", False)
         if differentiable:
             arguments = [

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..functional import Order
+from ..functional.recurrence import recurrence
 from .linear import Linear
 
 
@@ -29,14 +30,5 @@ class RecurrentDecoder(nn.Module):
             nn.init.uniform_(parameter, -(hidden**-0.5), hidden**-0.5)
 
     def forward(self, z: Tensor, order: Order | None = None) -> Tensor:
-        state = self.cell(z)
-        hidden = torch.zeros_like(state)
-        bias = (self.bias_input + self.bias_hidden).unsqueeze(-2)
-        steps = []
-        for _ in range(self.n):
-            gates = torch.matmul(hidden, self.weight.mT) + bias
-            enter, forget, new, leave = gates.chunk(4, -1)
-            state = forget.sigmoid() * state + enter.sigmoid() * new.tanh()
-            hidden = leave.sigmoid() * state.tanh()
-            steps.append(hidden)
-        return self.element(torch.stack(steps, -2))
+        bias = self.bias_input + self.bias_hidden
+        return self.element(recurrence(self.cell(z), self.weight, bias, self.n))
