@@ -57,7 +57,7 @@ def run(
     name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="See fspool list.")],
     preset: Annotated[str, typer.Option(help="quick, paper or released.")] = "quick",
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the runs [default: runs/EXPERIMENT-PRESET]")
+        Path | None, typer.Option(help="Folder of the runs (default: runs/EXPERIMENT-PRESET)")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every cell.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -68,14 +68,14 @@ def run(
         list[str] | None, typer.Option("--set", help="Another setting, such as steps=2000.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Root of the data sets [default: FSPOOL_DATA, or data].")
+        Path | None, typer.Option(help="Root of the data sets (default: FSPOOL_DATA, or data).")
     ] = None,
     encoders: Annotated[
         Path | None,
-        typer.Option(help="Runs of mnist-reconstruction to start from [default: beside --out]."),
+        typer.Option(help="Runs of mnist-reconstruction to start from (default: beside --out)."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes [default: one a core, one on CUDA].")
+        int | None, typer.Option(min=1, help="Processes (default: one a core, one on CUDA).")
     ] = None,
     save_every: Annotated[float, typer.Option(min=0, help="Seconds between saved states.")] = 10.0,
     tensorboard: Annotated[bool, typer.Option(help="Also write loss curves for it.")] = False,
@@ -210,7 +210,7 @@ def _joined(before: dict, plan: dict, overwrite: bool) -> dict:
 def make_report(
     folder: Annotated[Path, typer.Argument(help="What run wrote, or a compact result file.")],
     page: Annotated[
-        Path | None, typer.Option(help="The page [default: report.html in the folder]")
+        Path | None, typer.Option(help="The page (default: report.html in the folder)")
     ] = None,
     compact: Annotated[
         Path | None, typer.Option(help="Write all results as one small JSON file instead.")
