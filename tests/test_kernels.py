@@ -274,7 +274,7 @@ def test_the_relaxed_sort_of_nan_ends_and_stays_in_its_feature():
 @pytest.mark.usefixtures("walking")
 @pytest.mark.parametrize("layout", NAMES[:3])
 def test_derivatives_by_the_operators_that_only_devices_use(layout, monkeypatch):
-    monkeypatch.setattr(by_rank, "_on_device", dispatch.fastest)
+    monkeypatch.setattr(by_rank, "on_device", dispatch.fastest)
     sets = [torch.randn(n, 2, dtype=torch.float64) for n in (4, 0, 3)]
     x, keywords, _ = lay_out(layout, sets, extra=1)
     weight, other = torch.randn(2, 2, 3, dtype=torch.float64)

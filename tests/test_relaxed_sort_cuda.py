@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fspool
-from fspool.functional import by_rank, fspool_vjp, fsunpool, relaxed_sort
+from fspool.functional import by_rank, dispatch, fspool_vjp, fsunpool, relaxed_sort
 from fspool.functional import fspool as pool_function
 from fspool.functional.relaxed_sort import permutation_definition, slope_definition
 
@@ -299,7 +299,7 @@ def like_cuda():
         torch.library._scoped_library("fspool", "IMPL") as library,
     ):
         patch.setattr(relaxed, "SMALL", -1)
-        patch.setattr(by_rank, "_on_device", by_rank.fastest)
+        patch.setattr(by_rank, "on_device", dispatch.fastest)
         for name, function in functions.items():
             library.impl(name, function, "CPU", allow_override=True)
         yield

@@ -22,6 +22,7 @@ from ..models.autoencoder import POOLS
 
 TRAIN, TEST = 60_000, 10_000
 NOISE = ("0.00", "0.01", "0.02", "0.03", "0.04", "0.05")
+STARTS = ("frozen", "unfrozen", "random")  # of a classifier's encoder
 POOL_NAMES = {"fspool": "FSPool", "sum": "Sum", "mean": "Mean", "max": "Max"}
 
 

@@ -21,13 +21,12 @@ from ..lab.runs import seeds_of
 from ..models import SetClassifier
 from ..storage import read_tensors
 from .experiment import Experiment
-from .mnist import TRAIN, MnistCell, steps_of
+from .mnist import STARTS, TRAIN, MnistCell, steps_of
 from .mnist_tables import CLASSIFICATION_TABLES
 
 TITLE = "MNIST as sets: which digit is it?"
 CLASSES = 10
 EPOCHS = (1, 10, 100)  # after which the accuracy is read
-STARTS = ("random", "frozen", "unfrozen")
 AUTO_ENCODERS = {"fspool": "fspool", "sum": "sum-mlp", "mean": "mean-mlp", "max": "max-mlp"}
 
 

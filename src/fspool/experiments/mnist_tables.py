@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .experiment import Entry, Table
-from .mnist import NOISE, POOL_NAMES
+from .mnist import NOISE, POOL_NAMES, STARTS
 
 AUTO_ENCODERS = {
     "FSPool + FSUnpool": "fspool",
@@ -119,8 +119,6 @@ RECONSTRUCTION_TABLES = (
         "Pixels that are hit by a predicted point, for each point of the set.",
     ),
 )
-
-STARTS = {"frozen": "frozen", "unfrozen": "unfrozen", "random": "random"}
 
 
 def _classification(columns: dict[str, tuple[str, str]], batch: str, **table) -> Table:

@@ -6,18 +6,16 @@ order of their ranks, pool, unpool and their gradients are the operators of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from ..layouts import Sets
-from .dispatch import fastest
+from .dispatch import on_device
 from .piecewise import piecewise_linear
 
 
 def to_ranks(x: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
     """Row of position p to row of rank ranks[p]; zeros after the last element."""
-    operator = _on_device("to_ranks", x)
+    operator = on_device("to_ranks", x)
     if operator is None:
         return sets.to_ranks(x, ranks)
     return operator(x.expand(ranks.shape), ranks, sets.mask, sets.lengths, sets.offsets)
@@ -25,7 +23,7 @@ def to_ranks(x: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
 
 def from_ranks(v: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
     """The way back; zeros in the padding."""
-    operator = _on_device("from_ranks", v)
+    operator = on_device("from_ranks", v)
     if operator is None:
         return sets.from_ranks(v, ranks)
     return operator(v.expand(ranks.shape), ranks, sets.mask, sets.lengths, sets.offsets)
@@ -33,7 +31,7 @@ def from_ranks(v: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
 
 def sum_by_rank(v: Tensor, weight: Tensor, sets: Sets) -> Tensor:
     """v by rank times f, summed over every set. v holds zeros after the last element."""
-    operator = _on_device("pool_ranked", v)
+    operator = on_device("pool_ranked", v)
     if operator is None:
         return sets.sum(rank_weights(weight, sets) * v)
     return operator(v, weight, None, None, *lengths_by_rank(sets))
@@ -41,7 +39,7 @@ def sum_by_rank(v: Tensor, weight: Tensor, sets: Sets) -> Tensor:
 
 def spread_by_rank(z: Tensor, weight: Tensor, sets: Sets) -> Tensor:
     """z (G, B, D) times f, for every rank of every set; zeros after the last element."""
-    operator = _on_device("unpool", z)
+    operator = on_device("unpool", z)
     if operator is None:
         return sets.clear_ranks(rank_weights(weight, sets) * sets.spread(z))
     return operator(z, weight, None, None, *lengths_by_rank(sets), sets.shape[2])
@@ -56,10 +54,3 @@ def lengths_by_rank(sets: Sets) -> tuple[Tensor | None, Tensor | None]:
     """What a kernel needs to know of tensors that are indexed by rank: lengths and offsets."""
     lengths = None if sets.full or sets.offsets is not None else sets.sizes
     return lengths, sets.offsets
-
-
-def _on_device(name: str, x: Tensor) -> Callable | None:
-    """An operator where many small ones would each cost a launch. The CPU gains nothing by it."""
-    if x.device.type == "cpu" or not x.is_floating_point():
-        return None
-    return fastest(name, x)

@@ -50,3 +50,10 @@ def is_exporting() -> bool:
 # Called while tracing, as `transforms` in layouts.py is. Traced, torch.compiler.is_exporting would
 # be true under torch.compile as well.
 is_exporting._dynamo_marked_constant = True
+
+
+def on_device(name: str, x: Tensor) -> Callable | None:
+    """An operator where many small ones would each cost a launch. The CPU gains nothing by it."""
+    if x.device.type == "cpu" or not x.is_floating_point():
+        return None
+    return fastest(name, x)

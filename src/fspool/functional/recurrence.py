@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .dispatch import fastest
+from .dispatch import on_device
 from .inputs import compute_dtype, exact
 
 
@@ -43,8 +43,7 @@ def recurrence(state: Tensor, weight: Tensor, bias: Tensor, n: int) -> Tensor:
 
 
 def _run(state: Tensor, weight: Tensor, bias: Tensor, n: int) -> Tensor:
-    # A step is some ten launches on a device; on the CPU the operator is no faster.
-    operator = None if state.device.type == "cpu" else fastest("recurrence", state)
+    operator = on_device("recurrence", state)
     if operator is None:
         return recurrence_definition(state, weight, bias, n)
     return operator(state, weight, bias, n)[0]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..functional.by_rank import rank_weights
+from ..functional.relaxed_sort import permutation_definition
 from ..layouts import Padded
 from ..nn import FSPool, FSUnpool
 
@@ -24,15 +25,6 @@ class DenseOrder(NamedTuple):
 
     matrix: Tensor
     sizes: Tensor
-
-
-def neural_sort(s: Tensor, temperature: Tensor) -> Tensor:
-    """NeuralSort of s (..., N): matrices (..., N, N)."""
-    n = s.shape[-1]
-    distance = (s.unsqueeze(-1) - s.unsqueeze(-2)).abs().sum(-1)
-    scale = n - 1 - 2 * torch.arange(n, device=s.device, dtype=s.dtype)
-    logits = scale.unsqueeze(-1) * s.unsqueeze(-2) - distance.unsqueeze(-2)
-    return (logits / temperature.to(s.dtype)).softmax(-1)
 
 
 def _weights(weight: Tensor, sizes: Tensor, length: int) -> Tensor:
@@ -50,8 +42,9 @@ class FilledPool(FSPool):
     def forward(self, x: Tensor, *, sizes: Tensor, return_order: bool = False):
         places = torch.arange(x.shape[-2], device=x.device)
         outside = (places >= sizes.unsqueeze(-1)).unsqueeze(-1)
-        s = (x + outside * FILL).transpose(-1, -2)
-        matrix = neural_sort(s, self.temperature)
+        filled = x + outside * FILL
+        matrix = permutation_definition(filled, self.temperature).movedim(-1, -3)
+        s = filled.transpose(-1, -2)
         ranked = (matrix @ s.unsqueeze(-1)).squeeze(-1).transpose(-1, -2)
         y = (ranked * _weights(self.weight, sizes, x.shape[-2])).sum(-2)
         return (y, DenseOrder(matrix, sizes)) if return_order else y

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .parts import Panel
-from .records import Record
+from .records import Point, Record
 from .sweeps import TRAINED, Sweep, sizes_of, sweep_of
 
 INK, PALE = "#22303c", "#8695a1"
@@ -104,15 +104,28 @@ def loss_curves(records: dict[str, Record]) -> list[Panel]:
 
 
 def _loss_curves(n: int, curves: dict) -> str:
+    inks = {MODELS[model]: curve for model, curve in curves.items()}
+    return loss_panel(f"loss{n}", f"{n} points", inks)
+
+
+def loss_panel(name: str, what: str, curves: dict[str, list[Point]]) -> str:
+    """Loss curves by their colour: mean over seeds, and the band of all seeds."""
     with figure(2.4) as (made, (axes,)):
-        for model, curve in curves.items():
-            steps, colour = [point.step for point in curve], MODELS[model]
+        for colour, curve in curves.items():
+            steps = [point.step for point in curve]
             low, high = [point.low for point in curve], [point.high for point in curve]
             axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
             axes.plot(steps, [point.mean for point in curve], color=colour)
         axes.set(yscale="log", xlabel="step", ylabel="training loss", xlim=(0, None))
+        axes.yaxis.set_minor_formatter(_between_decades(*axes.get_ylim()))
         axes.grid(axis="y")
-        return svg(made, f"loss{n}", f"Training loss against steps, {n} points")
+        return svg(made, name, f"Training loss against steps, {what}")
+
+
+def _between_decades(low: float, high: float):
+    """Labels at 2 and 5 where decades are few; short, so that they leave room for the axis's."""
+    few = high < 50 * low
+    return lambda y, _: f"{y:g}" if few and f"{y:e}"[0] in "25" else ""
 
 
 def reconstructions(records: dict[str, Record], n: int) -> list[Panel]:

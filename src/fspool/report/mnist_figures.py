@@ -6,18 +6,13 @@ import re
 
 from torch import Tensor
 
-from .figures import INK, PALE, SLOTS, VARIABLES, figure, svg
+from ..experiments.mnist import POOL_NAMES
+from ..experiments.mnist_tables import AUTO_ENCODERS
+from .figures import INK, PALE, SLOTS, VARIABLES, figure, loss_panel, svg
 from .parts import Panel
 from .records import Record
 
-AUTO_ENCODERS = {
-    "FSPool + FSUnpool": "fspool",
-    "Sum + MLP": "sum-mlp",
-    "Sum + RNN": "sum-rnn",
-    "Max + MLP": "max-mlp",
-    "Mean + MLP": "mean-mlp",
-}
-CLASSIFIERS = {"FSPool": "fspool", "Sum": "sum", "Max": "max", "Mean": "mean"}
+CLASSIFIERS = {label: pool for pool, label in POOL_NAMES.items()}
 DRAWN = ("fspool", "sum-mlp")  # whose digits are shown
 PLACES = {model: i for i, model in enumerate(("fspool", "sum", "rnn", "max", "mean"))}
 
@@ -71,18 +66,10 @@ def loss_curves(records: dict[str, Record], models: dict[str, str]) -> list[Pane
         model = next((m for m in models.values() if name.startswith(f"{m}-")), None)
         if model and record.curve:
             panels.setdefault(name.removeprefix(f"{model}-"), {})[model] = record
-    return [(rest, _loss_curves(rest, curves)) for rest, curves in panels.items()]
+    return [(rest, _loss_panel(rest, found)) for rest, found in panels.items()]
 
 
-def _loss_curves(rest: str, found: dict[str, Record]) -> str:
-    with figure(2.4) as (made, (axes,)):
-        for model, record in found.items():
-            steps, ink = [point.step for point in record.curve], _ink(model)
-            low = [point.low for point in record.curve]
-            high = [point.high for point in record.curve]
-            axes.fill_between(steps, low, high, color=ink, alpha=0.2, linewidth=0)
-            axes.plot(steps, [point.mean for point in record.curve], color=ink)
-        axes.set(yscale="log", xlabel="step", ylabel="training loss", xlim=(0, None))
-        axes.grid(axis="y")
-        name = re.sub(r"[^a-z0-9-]", "_", rest)
-        return svg(made, f"loss-{name}", f"Training loss against steps, {rest}")
+def _loss_panel(rest: str, found: dict[str, Record]) -> str:
+    name = re.sub(r"[^a-z0-9-]", "_", rest)
+    inks = {_ink(model): record.curve for model, record in found.items()}
+    return loss_panel(f"loss-{name}", rest, inks)

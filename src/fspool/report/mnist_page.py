@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
-
+from ..experiments.mnist_tables import AUTO_ENCODERS
 from . import mnist_figures as draw
-from .parts import Parts, panels, section
+from .parts import Parts, legend, panels, section
 from .records import Record
 
 RECONSTRUCTION = """
@@ -38,7 +37,7 @@ def reconstruction(records: dict[str, Record]) -> Parts:
             f"Rings: the points as they are. Dots: what a model was given, or made of it.</p>"
             f"{digits}</section>"
         )
-    return Parts(RECONSTRUCTION, digits + _training(LOSSES, records, draw.AUTO_ENCODERS))
+    return Parts(RECONSTRUCTION, digits + _training(LOSSES, records, AUTO_ENCODERS))
 
 
 def classification(records: dict[str, Record]) -> Parts:
@@ -48,13 +47,5 @@ def classification(records: dict[str, Record]) -> Parts:
 
 def _training(text: str, records: dict[str, Record], models: dict[str, str]) -> str:
     models = {k: m for k, m in models.items() if any(n.startswith(f"{m}-") for n in records)}
-    return section("Training", text, draw.loss_curves(records, models), _legend(models))
-
-
-def _legend(models: dict[str, str]) -> str:
-    items = "".join(
-        f'<li><span class="swatch" style="background:{draw.colour(model)}"></span>'
-        f"{escape(label)}</li>"
-        for label, model in models.items()
-    )
-    return f'<ul class="legend">{items}</ul>'
+    colours = {label: draw.colour(model) for label, model in models.items()}
+    return section("Training", text, draw.loss_curves(records, models), legend(colours))

@@ -114,8 +114,8 @@ def _key(name: str) -> str:
 
 
 def _word(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "yes", False: "no"}[value]
+    if value in (None, "") or isinstance(value, bool):
+        return "none" if value in (None, "") else "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -30,3 +30,12 @@ def panels(shown: list[Panel]) -> str:
         for caption, picture in shown
     )
     return f'<div class="panels">{items}</div>'
+
+
+def legend(colours: dict[str, str]) -> str:
+    """Labels, each with its colour as CSS knows it."""
+    items = "".join(
+        f'<li><span class="swatch" style="background:{colour}"></span>{escape(label)}</li>'
+        for label, colour in colours.items()
+    )
+    return f'<ul class="legend">{items}</ul>'

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from . import figures as draw
-from .parts import Parts, panels, section
+from .parts import Parts, legend, panels, section
 from .records import Record
 from .sweeps import TRAINED, packed_sweeps, sizes_of
 
@@ -74,7 +72,7 @@ def figures(records: dict[str, Record]) -> str:
             "Mean over seeds, with a band from the best to the worst seed. Each model in the loss "
             "that it is trained on, so the curves of different models are not the same quantity.",
             draw.loss_curves(records),
-            _legend(),
+            legend({label: f"var(--{model})" for label, model in TRAINED.items()}),
         ),
         _reconstructions(records),
     ]
@@ -102,11 +100,3 @@ def _reconstructions(records: dict[str, Record]) -> str:
         "<section><h2>Reconstructions</h2><p>The first six test sets of seed 0, not chosen. Rings: "
         f"what went in. Dots: what came out.</p>{groups}</section>"
     )
-
-
-def _legend() -> str:
-    items = "".join(
-        f'<li><span class="swatch" style="background:var(--{model})"></span>{escape(label)}</li>'
-        for label, model in TRAINED.items()
-    )
-    return f'<ul class="legend">{items}</ul>'
