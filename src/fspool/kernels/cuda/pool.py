@@ -22,7 +22,7 @@ from .moves import scatter
 from .piecewise import load_weights
 from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
-from .sorting import LOWEST, count_larger, key_of, one_group, sort_tile, value_of
+from .sorting import LOWEST, count_larger, every_group, key_of, one_group, sort_tile, value_of
 
 # log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps, and registers
 # of a thread where fewer than the compiler would take let more programs run at once.
@@ -91,15 +91,14 @@ def _pool(
     if rank_ptr is not None:
         rank_ptr += first * dim
         rank = count_larger(largest_first, key, LOGR + LOGC, BD)
-        if tie_ptr is not None:
+        if x.dtype.primitive_bitwidth > 16:  # smaller keys know their rows
             total = size * (size - 1) // 2  # of the ranks of a column without ties
             counted = tl.where(element, rank, 0)
             if LOGC == 0:  # a warp has one sum for all features sooner than one for each
-                tied = tl.zeros((1, BD), tl.int32)
                 if tl.sum(counted) < total * tl.sum((d < dim).to(tl.int32)):
                     rank, tied = one_group(tl.where(element, rank, -1), size, d < dim)
-                tile = g * tl.num_programs(0) + tl.program_id(0)
-                tl.store(tie_ptr + tile, tl.max(tied))
+                    if tl.max(tied) > 0:
+                        rank = every_group(rank, size)
             else:
                 tied = ((d < dim) & (tl.sum(counted, axis=0)[None, :] < total)).to(tl.int32)
                 if tl.sum(tied) > BD // 4:  # fewer are left to _break_ties
@@ -141,12 +140,9 @@ def _break_ties(
     blocks = tl.cdiv(dim, BD)
     tile = tl.program_id(0) * SHARE + tl.arange(0, SHARE)
     known = tile < batch * blocks
-    if LOGC == 0:
-        tied = tl.load(tie_ptr + g * batch * blocks + tile, mask=known, other=0) > 0
-    else:  # a flag for every column
-        d = (tile % blocks)[:, None] * BD + tl.arange(0, BD)[None, :]
-        flags = tie_ptr + (g * batch + (tile // blocks)[:, None]) * dim + d
-        tied = tl.max(tl.load(flags, mask=known[:, None] & (d < dim), other=0), axis=1) > 0
+    d = (tile % blocks)[:, None] * BD + tl.arange(0, BD)[None, :]
+    flags = tie_ptr + (g * batch + (tile // blocks)[:, None]) * dim + d
+    tied = tl.max(tl.load(flags, mask=known[:, None] & (d < dim), other=0), axis=1) > 0
     b = tl.minimum(tile // blocks, batch - 1)
     _, _, rows, _ = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
     tied &= (rows > above) & (rows <= BN)  # the flags of other sets hold anything
@@ -175,9 +171,9 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
             logr, logc, features, warps, registers = TILES[log]
             fill = sets.varied and ranks is not None and sets.length > 1 << log
             ties = None
-            if ranks is not None and x.dtype.itemsize > 2:  # keys of 16 bits know their rows
-                flags = sets.batch * (sets.dim if logc else triton.cdiv(sets.dim, features))
-                ties = torch.empty(sets.replicas, flags, dtype=torch.int32, device=x.device)
+            if ranks is not None and x.dtype.itemsize > 2 and logc:
+                flags = (sets.replicas, sets.batch, sets.dim)
+                ties = torch.empty(flags, dtype=torch.int32, device=x.device)
             _pool[sets.grid(sets.batch, features)](
                 *(x, weight, y, ranks, ties, ordered, *sets.args, *strides(x), knots, above),
                 *(fill, logr, logc, features),

@@ -145,3 +145,12 @@ def one_group(rank, size, inside):
     group = (group & one).to(tl.int32)
     rank += group * (tl.cumsum(group, axis=0) - group)
     return rank, (inside & (short > 0) & (one == 0)).to(tl.int32)
+
+
+@triton.jit
+def every_group(rank, size):
+    """Let the equal elements of a column follow one another, whatever their groups."""
+    for r in range(size):
+        group = (rank == r).to(tl.int32)
+        rank += group * (tl.cumsum(group, axis=0) - group)
+    return rank
