@@ -232,12 +232,18 @@ def seeds_of_jobs(cell, count, out, device=CPU):
 
 @given(count=st.integers(1, 30), room=st.integers(1, 12))
 def test_seeds_are_divided_into_groups_of_like_size(tmp_path_factory, count, room):
-    cell = SimpleNamespace(footprint=launch.ROOM["cpu"] // room)
+    cell = SimpleNamespace(footprint=launch.ROOM["cpu"] // room, most_runs=None)
     groups = seeds_of_jobs(cell, count, tmp_path_factory.getbasetemp() / "nothing")
     sizes = [len(group) for group in groups]
     assert [seed for group in groups for seed in group] == list(range(count))
     assert max(sizes) <= room and max(sizes) - min(sizes) <= 1
     assert len(groups) == math.ceil(count / room)
+
+
+def test_what_is_very_slow_has_fewer_runs(tmp_path):
+    cell = SimpleNamespace(footprint=1, most_runs=2)
+    assert seeds_of_jobs(cell, 6, tmp_path) == [(0, 1)]
+    assert seeds_of_jobs(cell, 1, tmp_path) == [(0,)]
 
 
 def test_more_seeds_only_add_the_missing_ones(tmp_path):

@@ -9,7 +9,7 @@ from fspool.checks import UserError
 from fspool.lab.replicas import stack
 from fspool.models import AutoEncoder, ListDecoder, SetDecoder, SetEncoder, set_autoencoder
 from fspool.models.autoencoder import POOLS
-from fspool.models.linear import Linear, mlp, spread_biases
+from fspool.models.linear import Linear, ManyRows, mlp, spread_biases
 
 HIDDEN, LATENT, POINTS = 6, 3, 5
 MODELS = {
@@ -168,6 +168,23 @@ def test_biases_start_at_zero_and_weights_as_glorot_has_them():
         size = layer.weight.abs().max().item()
         assert 0.99 * bound < size <= bound and (layer.bias == 0).all()
         assert layer.weight.var().item() == pytest.approx(bound**2 / 3, rel=0.05)
+
+
+@pytest.mark.parametrize("rows", [64, 10, 7])
+def test_a_sum_over_rows_in_parts(rows):
+    """What CUDA takes for many rows is the same layer, to second order."""
+    inputs = [t.requires_grad_() for t in (draw(2, rows, 3), draw(2, 4, 3), draw(2, 4))]
+    layer = Linear(3, 4)
+    layer.weight, layer.bias = map(torch.nn.Parameter, inputs[1:])
+    g = draw(2, rows, 4)
+    got, expected = ManyRows.apply(*inputs), layer(inputs[0])
+    torch.testing.assert_close(got, expected)
+    owned = (inputs[0], layer.weight, layer.bias)
+    for own, other in zip(
+        torch.autograd.grad(got, inputs, g), torch.autograd.grad(expected, owned, g), strict=True
+    ):
+        torch.testing.assert_close(own, other)
+    assert torch.autograd.gradgradcheck(ManyRows.apply, inputs)
 
 
 def test_spread_biases_are_those_of_torch_and_leave_the_weights_alone():

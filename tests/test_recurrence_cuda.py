@@ -204,7 +204,7 @@ def test_in_a_cuda_graph():
 
     def step():
         hidden = recurrence(*inputs, LONG)
-        return hidden, *torch.autograd.grad(hidden, inputs, g)
+        return hidden.detach(), *torch.autograd.grad(hidden, inputs, g)
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

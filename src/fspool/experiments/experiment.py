@@ -66,6 +66,11 @@ class Experiment:
     def preset(self, name: str) -> dict[str, Cell]:
         return self.cells(nearest("preset", name, self.seeds))
 
+    def runs(self, preset: str, cell: str, seeds: int) -> int:
+        """How many runs of a cell there are to be where so many seeds are asked for."""
+        known = self.cells(preset).get(cell) if preset in self.seeds else None
+        return min(seeds, known.most_runs or seeds) if known else seeds
+
 
 class Published(NamedTuple):
     """A number of the paper."""

@@ -37,6 +37,7 @@ class Classification(MnistCell):
     start: str = "random"
     source: str = ""  # the auto-encoder whose encoder it starts with: its cell
     temperature: float | None = None
+    tf32: bool = False  # in products of matrices, on CUDA
     head: int = 16  # hidden units between the encoder's vector and the classes
     steps: int = steps_of(100, 8)
     batch: int = 8
@@ -46,6 +47,10 @@ class Classification(MnistCell):
         super().__post_init__()
         check_count("head", self.head, 1, "a number of them")
         nearest("start", self.start, STARTS)
+
+    @property
+    def matmul_precision(self) -> str:
+        return "high" if self.tf32 else "highest"
 
     def model(self) -> nn.Module:
         model = SetClassifier(self.encoder(self.temperature), self.latent, self.head, CLASSES)
@@ -153,7 +158,7 @@ def _from_noisy(name: str, cell: Classification) -> Classification:
 def extra() -> dict[str, Classification]:
     """What the paper says without a table."""
     large = Classification(  # 1.6 million parameters
-        sigma=0.0, hidden=850, latent=128, head=128, batch=64, steps=steps_of(20, 64)
+        sigma=0.0, hidden=850, latent=128, head=128, batch=64, steps=steps_of(20, 64), tf32=True
     )
     noisy = Classification(sigma=0.0, source="fspool-s0.05")
     soft = Classification(start="frozen", source="fspool-s0.05", temperature=1.0)

@@ -43,6 +43,16 @@ class Cell:
         """Numbers in the largest tensor of one run, from which the size of a group is chosen."""
         return 1
 
+    @property
+    def most_runs(self) -> int | None:
+        """How many seeds are enough, whatever was asked for: for what is very slow."""
+        return None
+
+    @property
+    def matmul_precision(self) -> str:
+        """Of float32 products on CUDA: "highest", or "high" for TF32."""
+        return "highest"
+
     def model(self) -> nn.Module:
         """A fresh model of one run. torch's random numbers were seeded for it."""
         raise NotImplementedError

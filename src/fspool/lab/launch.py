@@ -114,6 +114,7 @@ def jobs_of(
     begun = [seeds_of(path) for path in sorted(folder.iterdir())] if folder.is_dir() else []
     groups = [tuple(seeds) for seeds in begun if seeds]
     taken = {seed for seeds in groups for seed in seeds}
+    count = min(count, cell.most_runs or count)
     rest = [seed for seed in range(count) if seed not in taken]
     for block in _neighbours(rest):
         pieces = math.ceil(len(block) / group_size(cell, device))

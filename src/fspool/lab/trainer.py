@@ -125,6 +125,7 @@ def run(
 ) -> None:
     """Bring a claimed run folder to its result, from wherever it stands."""
     began, saved = time.perf_counter(), time.monotonic()
+    torch.set_float32_matmul_precision(cell.matmul_precision)
     model = build(cell, seeds, device)
     state = folder.restore() or State(0, {}, [])
     first = state.step

@@ -7,9 +7,14 @@ one model of G independent runs (:mod:`fspool.lab.replicas`), with nothing else 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+
+MANY, TINY = 1024, 4096  # rows from which, and weights up to which, a sum over rows is cut
+PARTS = 64  # into so many parts at most
 
 
 class Linear(nn.Linear):
@@ -25,8 +30,40 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.ndim == 2:
             return linear(x, self.weight, self.bias)
-        y = torch.baddbmm(self.bias.unsqueeze(1), x.flatten(1, -2), self.weight.mT)
+        rows = x.flatten(1, -2)
+        if rows.is_cuda and rows.shape[1] >= MANY and self.weight[0].numel() <= TINY:
+            y = ManyRows.apply(rows, self.weight, self.bias)
+        else:
+            y = torch.baddbmm(self.bias.unsqueeze(1), rows, self.weight.mT)
         return y.unflatten(1, x.shape[1:-1])
+
+
+class ManyRows(torch.autograd.Function):
+    """x (G, rows, in) through linear layers: the weights' gradient is summed over rows in parts.
+
+    As one product a replica it is a tiny matrix made of thousands of rows, for which a GPU's
+    library sets a single block to work.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, dy: Tensor):
+        x, weight = ctx.saved_tensors
+        dx = dy @ weight if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return dx, None, None
+        parts = math.gcd(x.shape[1], PARTS)
+        per_part = dy.unflatten(1, (parts, -1)).mT @ x.unflatten(1, (parts, -1))
+        return dx, per_part.sum(1), dy.sum(1)
 
 
 def spread_biases(model: nn.Module) -> None:

@@ -124,10 +124,11 @@ class Collection:
             records = self.of(plan.experiment)
             for name in plan.cells:
                 seeds = records[name].seeds if name in records else []
-                done = sum(seed < plan.seeds for seed in seeds)
-                if done < plan.seeds:
+                asked = EXPERIMENTS[plan.experiment].runs(plan.preset, name, plan.seeds)
+                done = sum(seed < asked for seed in seeds)
+                if done < asked:
                     cell = f"{plan.experiment}, {name}" if several else name
-                    texts.append(f"{cell}: {done} of {plan.seeds} runs are finished.")
+                    texts.append(f"{cell}: {done} of {asked} runs are finished.")
         return texts
 
 
