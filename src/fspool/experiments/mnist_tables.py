@@ -86,8 +86,8 @@ RECONSTRUCTION_TABLES = (
     ),
     Table(
         title="Padding that is sorted with the points",
-        note="Thousandths, noise 0.05, after one epoch. The released code adds -99999 to the padding and sorts it "
-        "too, by dense matrices in float32; here padding has no part in the sort.",
+        note="Thousandths, noise 0.05, after one epoch. The released code adds -99999 to the "
+        "padding and sorts it too, by dense matrices in float32; here it has no part in the sort.",
         columns=("as published", "all alike", "points alone"),
         rows={
             label: tuple(
