@@ -3,7 +3,7 @@
 Both kinds of graph have about as many edges, but one spreads them evenly over the nodes
 (Erdős-Rényi), the other gives most of them to a few (Barabási-Albert). The nodes have no features.
 
-    pip install 'fspool[pyg]'
+    pip install '.[pyg]'
     python examples/graphs.py
 """
 

@@ -197,9 +197,10 @@ def test_compiled_values_and_gradients_equal_eager():
             torch.testing.assert_close(a, b)
 
 
-def test_nothing_waits_where_the_number_of_groups_is_known():
+@pytest.mark.parametrize("temperature", [None, 0.5])
+def test_nothing_waits_where_the_number_of_groups_is_known(temperature):
     """On the meta device there are no values: whoever would wait for one fails."""
-    aggr = make().to("meta")
+    aggr = make(temperature=temperature).to("meta")
     x, (index, ptr) = draw(5, F).to("meta").requires_grad_(), groups_of([2, 0, 3])
     index, ptr = index.to("meta"), ptr.to("meta")
     for keywords in ({"ptr": ptr}, {"ptr": ptr, "dim_size": 3}, {"index": index, "dim_size": 3}):

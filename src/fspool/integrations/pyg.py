@@ -52,8 +52,9 @@ class FSPoolAggregation(Aggregation):
         >>> aggr(torch.randn(5, 64), index=torch.tensor([0, 2, 0, 1, 2])).shape
         torch.Size([3, 64])
 
-    Nothing waits for the device when ``ptr`` is given, or ``index`` with ``dim_size``. An ``index``
-    alone waits once: the number of groups is its largest value, and PyG reads that.
+    Nothing waits for the device when ``ptr`` is given, or ``index`` with ``dim_size``, but second
+    derivatives of a relaxed sort. An ``index`` alone waits once: PyG reads its largest value, to
+    know the number of groups.
     """
 
     def __init__(
