@@ -21,6 +21,12 @@ import fspool
 
 assert version("fspool") == fspool.__version__, (version("fspool"), fspool.__version__)
 assert files(fspool).joinpath("py.typed").is_file(), "py.typed is not in the wheel"
+try:
+    import fspool.integrations.pyg
+except ImportError as error:
+    assert "pip install fspool[pyg]" in str(error), error
+else:
+    raise AssertionError("torch_geometric is in the empty environment")
 PY
 venv/bin/python -I example.py
 echo "wheel: the README example passes in an empty environment"

@@ -84,7 +84,7 @@ def sizes_to_offsets(sizes: Tensor) -> Tensor:
 
 def offsets_to_sizes(offsets: Tensor) -> Tensor:
     """``offsets (B + 1,)`` to ``sizes (B,)``."""
-    _check_offsets(offsets, None)
+    check_offsets(offsets, None)
     return offsets.diff()
 
 
@@ -189,38 +189,37 @@ def _read_nested(x: Tensor) -> tuple[Packed, Tensor]:
 
 def _read_packed(x: Tensor, offsets: Tensor, replicas: bool | None) -> tuple[Packed, Tensor]:
     _check_axes(x, "packed", 2, "(T, D)", replicas)
-    _check_offsets(offsets, x)
+    check_offsets(offsets, x)
     replicas, x = x.ndim == 3, (x if x.ndim == 3 else x.unsqueeze(0))
     groups, rows, _ = x.shape
     shape = (groups, offsets.shape[0] - 1, rows)
     return Packed(shape, x.device, offsets.long(), replicas), x
 
 
-def _check_offsets(offsets: Tensor, x: Tensor | None) -> None:
-    check_integer("offsets", offsets)
+def check_offsets(offsets: Tensor, x: Tensor | None, name: str = "offsets") -> None:
+    """For packed sets, ``name`` being what the user calls them."""
+    check_integer(name, offsets)
     if x is not None:
-        check_device("offsets", offsets, "x", x.device)
+        check_device(name, offsets, "x", x.device)
     if offsets.ndim != 1 or offsets.shape[0] < 1:
         raise ValueError(
-            f"offsets has shape {tuple(offsets.shape)}; expected (B + 1,): "
+            f"{name} has shape {tuple(offsets.shape)}; expected (B + 1,): "
             "where each set starts, and the end of the last."
         )
     if not readable(offsets):
         return
     first, last = int(offsets[0]), int(offsets[-1])
     if first != 0:
-        raise ValueError(f"offsets starts at {first}; expected 0, the first row of x.")
+        raise ValueError(f"{name} starts at {first}; expected 0, the first row of x.")
     drops = (offsets.long().diff() < 0).nonzero()
     if len(drops):
         i = int(drops[0])
         raise ValueError(
-            f"offsets decreases from {int(offsets[i])} to {int(offsets[i + 1])} at position "
+            f"{name} decreases from {int(offsets[i])} to {int(offsets[i + 1])} at position "
             f"{i + 1}; expected values that never decrease."
         )
     if x is not None and last != x.shape[-2]:
-        raise ValueError(
-            f"offsets ends at {last}; expected {x.shape[-2]}, the number of rows of x."
-        )
+        raise ValueError(f"{name} ends at {last}; expected {x.shape[-2]}, the number of rows of x.")
 
 
 def _read_padded(

@@ -1,0 +1,1 @@
+"""Adapters to other libraries. Each file imports its library; ``import fspool`` imports none."""
