@@ -53,7 +53,7 @@ def expected(tmp_path_factory):
 
 
 def attempt(path, cell, post=lambda event: None):
-    return perform(Job("polygons", "a", cell, (0, 1), path), Options(save_every=0), post)
+    return not perform([Job("polygons", "a", cell, (0, 1), path)], Options(save_every=0), post)
 
 
 def result(path):

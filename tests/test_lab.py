@@ -504,7 +504,7 @@ def test_bad_settings(bad, sentence):
 
 def events_of(job, **options):
     events = []
-    good = perform(job, Options(**options), events.append)
+    good = not perform([job], Options(**options), events.append)
     return good, events
 
 

@@ -368,7 +368,7 @@ def test_training_on_cuda(name, small, monkeypatch):
 
 def perform(experiment, name, own, out):
     for job in jobs_of(experiment, name, own, 2, out, CPU):
-        assert perform_job(job, Options(), lambda event: None)
+        assert not perform_job([job], Options(), lambda event: None)
 
 
 def test_the_page_of_reconstructions(tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ def steps_of(epochs: int, batch: int) -> int:
 @dataclass(frozen=True, kw_only=True)
 class MnistCell(Cell):
     """One model on MNIST as sets. The defaults are the paper's."""
+
+    own: ClassVar[tuple[str, ...]] = ("sigma", "source", "assigned_sets")
 
     sigma: float = 0.05  # standard deviation of the noise on the input
     pool: str = "fspool"

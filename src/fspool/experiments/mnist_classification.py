@@ -34,6 +34,8 @@ AUTO_ENCODERS = {"fspool": "fspool", "sum": "sum-mlp", "mean": "mean-mlp", "max"
 class Classification(MnistCell):
     """One classifier. FSPool sorts hard here, also with weights trained under a relaxed sort."""
 
+    own = (*MnistCell.own, "start")
+
     start: str = "random"
     source: str = ""  # the auto-encoder whose encoder it starts with: its cell
     temperature: float | None = None
@@ -47,6 +49,9 @@ class Classification(MnistCell):
         super().__post_init__()
         check_count("head", self.head, 1, "a number of them")
         nearest("start", self.start, STARTS)
+
+    def likeness(self) -> tuple:
+        return *super().likeness(), self.start == "frozen"  # if it is trained, it may start anyhow
 
     @property
     def matmul_precision(self) -> str:

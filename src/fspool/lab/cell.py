@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ class Cell:
     model, a batch and a loss have a leading replica axis G, one entry for each seed.
     """
 
+    own: ClassVar[tuple[str, ...]] = ()  # settings of which every run of a model has its own
+
     steps: int = 0  # 0: nothing to train
     learning_rate: float = 1e-3
     dtype: str = "float32"
@@ -42,6 +44,12 @@ class Cell:
     def footprint(self) -> int:
         """Numbers in the largest tensor of one run, from which the size of a group is chosen."""
         return 1
+
+    def likeness(self) -> tuple:
+        """Cells of equal likeness can be trained as one model: they differ in their own settings
+        alone, which change how a run starts, its batches and its evaluation, and nothing else."""
+        shared = {name: v for name, v in self.settings().items() if name not in self.own}
+        return type(self), *shared.items()
 
     @property
     def most_runs(self) -> int | None:

@@ -9,9 +9,9 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
@@ -23,7 +23,7 @@ from ..checks import UserError, nearest
 from ..storage import Damaged, read_json
 from . import trainer
 from .cell import Cell
-from .runs import FORMAT, RunFolder, differing, folder_name, other_configuration, seeds_of
+from .runs import FORMAT, RunFolder, State, differing, folder_name, other_configuration, seeds_of
 from .tensorboard import writer
 
 ROOM = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the largest tensor of a group
@@ -35,7 +35,7 @@ STORAGE_ERRORS = {
 
 @dataclass(frozen=True)
 class Job:
-    """A group of seeds of one cell, to be trained together in one run folder."""
+    """A group of seeds of one cell, to be brought to a result in one run folder."""
 
     experiment: str
     name: str
@@ -152,26 +152,83 @@ def _look(path: Path) -> dict | None:
         return None
 
 
-def perform(job: Job, options: Options, post: Callable[[Event], None]) -> bool:
-    """Bring one job to its result; False where it failed."""
-    device = torch.device(options.device)
+def bundles(jobs: list[Job], device: torch.device) -> list[list[Job]]:
+    """Jobs to train as one, on CUDA: a step of many runs takes hardly longer than one of few."""
+    if device.type != "cuda":
+        return [[job] for job in jobs]
+    alike: dict[tuple, list[Job]] = {}
+    for job in jobs:
+        alike.setdefault(job.cell.likeness(), []).append(job)
+    found = []
+    for group in alike.values():
+        room = 0
+        for job in group:
+            if room < len(job.seeds):
+                found.append([])
+                room = group_size(job.cell, device)
+            found[-1].append(job)
+            room -= len(job.seeds)
+    return found
+
+
+def perform(jobs: Sequence[Job], options: Options, post: Callable[[Event], None]) -> list[Job]:
+    """Bring jobs that are alike to their results, trained as one; return those that failed."""
+    failed: list[Job] = []
+    with ExitStack() as held:
+        runs = {job: run for job in jobs if (run := _claim(job, options, post, held, failed))}
+        for step in sorted({run.state.step for run in runs.values()}):
+            together = {job: run for job, run in runs.items() if run.state.step == step}
+            failed += _train(together, options, post)
+    return failed
+
+
+def _claim(
+    job: Job, options: Options, post: Callable[[Event], None], held: ExitStack, failed: list[Job]
+) -> trainer.Run | None:
+    """Take the job's folder, and see how far it is; None where there is nothing to do."""
     folder = RunFolder(job.path, lambda text: post(Event(job, "say", text=text)))
     try:
-        with folder.claim(job.config, overwrite=options.overwrite):
-            if folder.finished:
-                post(Event(job, "done", text="was finished"))
-                return True
-            post(Event(job, "start"))
-            began = time.monotonic()
-            with writer(job.path, job.seeds) if options.tensorboard else nullcontext() as chart:
-                report = _reporter(job, post, chart)
-                save_every = options.save_every
-                trainer.run(job.cell, job.seeds, device, folder, report, save_every=save_every)
-            post(Event(job, "done", job.cell.steps, text=f"{time.monotonic() - began:.0f} s"))
-            return True
-    except Exception as error:  # a defect in one cell must not take the others with it
+        held.enter_context(folder.claim(job.config, overwrite=options.overwrite))
+        if folder.finished:
+            post(Event(job, "done", text="was finished"))
+            return None
+        post(Event(job, "start"))
+        state = folder.restore() or State(0, {}, [])
+        chart = held.enter_context(writer(job.path, job.seeds)) if options.tensorboard else None
+        return trainer.Run(job.cell, job.seeds, folder, state, _reporter(job, post, chart))
+    except Exception as error:
+        failed.append(job)
         post(Event(job, "failed", text=_explain(error, job.path)))
-    return False
+    return None
+
+
+def _train(
+    runs: dict[Job, trainer.Run], options: Options, post: Callable[[Event], None]
+) -> list[Job]:
+    """Train all as one; where that fails, one by one: a defect must not take the others with it."""
+    began = time.monotonic()
+    try:
+        device = torch.device(options.device)
+        trainer.run_together(list(runs.values()), device, save_every=options.save_every)
+    except Exception as error:
+        if len(runs) == 1:
+            (job,) = runs
+            post(Event(job, "failed", text=_explain(error, job.path)))
+            return [job]
+    else:
+        for job in runs:
+            post(Event(job, "done", job.cell.steps, text=f"{time.monotonic() - began:.0f} s"))
+        return []
+    return [job for each in runs for job in _train_again(each, runs[each], options, post)]
+
+
+def _train_again(job: Job, run: trainer.Run, options: Options, post) -> list[Job]:
+    """By itself, from its last saved state."""
+    if run.folder.finished:
+        post(Event(job, "done", job.cell.steps, text="was finished"))
+        return []
+    run = run._replace(state=run.folder.restore() or State(0, {}, []))
+    return _train({job: run}, options, post)
 
 
 def _reporter(
@@ -212,24 +269,24 @@ def launch(
     jobs: list[Job], options: Options, workers: int, handle: Callable[[Event], None]
 ) -> list[Job]:
     """Run the jobs, the largest first; return those that failed."""
-    jobs = sorted(jobs, key=_effort, reverse=True)
-    workers = max(1, min(workers, len(jobs)))
+    groups = sorted(bundles(jobs, torch.device(options.device)), key=_effort, reverse=True)
+    workers = max(1, min(workers, len(groups)))
     threads = min(torch.get_num_threads(), cores() // workers)  # OMP_NUM_THREADS may ask for less
     options = replace(options, threads=max(1, threads))
     if workers == 1:
         torch.set_num_threads(options.threads)
-        return [job for job in jobs if not perform(job, options, handle)]
-    return _launch_processes(jobs, options, workers, handle)
+        return [job for group in groups for job in perform(group, options, handle)]
+    return _launch_processes(groups, options, workers, handle)
 
 
-def _launch_processes(jobs, options, workers, handle) -> list[Job]:
+def _launch_processes(groups, options, workers, handle) -> list[Job]:
     context = multiprocessing.get_context("spawn")
     events = context.SimpleQueue()
     pool = ProcessPoolExecutor(
         workers, context, initializer=_begin_worker, initargs=(events, options.threads)
     )
     try:
-        futures = _submit(pool, jobs, options)
+        futures = _submit(pool, groups, options)
         while not all(future.done() for future in futures):
             while not events.empty():
                 handle(events.get())
@@ -237,12 +294,13 @@ def _launch_processes(jobs, options, workers, handle) -> list[Job]:
         while not events.empty():
             handle(events.get())
         failed = []
-        for future, job in futures.items():
+        for future, group in futures.items():
             if error := future.exception():  # the process itself died
-                handle(Event(job, "failed", text=f"its process ended: {error}"))
-                failed.append(job)
-            elif not future.result():
-                failed.append(job)
+                for job in group:
+                    handle(Event(job, "failed", text=f"its process ended: {error}"))
+                failed += group
+            else:
+                failed += future.result()
         return failed
     except KeyboardInterrupt:
         for process in list(pool._processes.values()):
@@ -252,11 +310,11 @@ def _launch_processes(jobs, options, workers, handle) -> list[Job]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _submit(pool: ProcessPoolExecutor, jobs: list[Job], options: Options) -> dict:
+def _submit(pool: ProcessPoolExecutor, groups: list[list[Job]], options: Options) -> dict:
     """Processes inherit that Ctrl-C is held back: it is for the parent, however early it comes."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return {pool.submit(_work, job, options): job for job in jobs}
+        return {pool.submit(_work, group, options): group for group in groups}
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -277,9 +335,9 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(job: Job, options: Options) -> bool:
-    return perform(job, options, _post)
+def _work(jobs: list[Job], options: Options) -> list[Job]:
+    return perform(jobs, options, _post)
 
 
-def _effort(job: Job) -> int:
-    return job.cell.steps * job.cell.footprint * len(job.seeds)
+def _effort(jobs: list[Job]) -> int:
+    return sum(job.cell.steps * job.cell.footprint * len(job.seeds) for job in jobs)

@@ -22,3 +22,13 @@ def stack(models: Sequence[nn.Module]) -> nn.Module:
         trained = parameters[0][name].requires_grad
         setattr(stacked.get_submodule(owner), leaf, nn.Parameter(value, requires_grad=trained))
     return stacked
+
+
+def select(model: nn.Module, part: slice) -> nn.Module:
+    """The model of some of the runs; its parameters are the same memory."""
+    selected = copy.deepcopy(model)
+    for name, parameter in model.named_parameters():
+        owner, _, leaf = name.rpartition(".")
+        value = nn.Parameter(parameter.detach()[part], requires_grad=parameter.requires_grad)
+        setattr(selected.get_submodule(owner), leaf, value)
+    return selected

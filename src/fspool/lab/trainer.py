@@ -1,9 +1,10 @@
-"""The training loop: a group of seeds of one cell, from the first step to its result."""
+"""The training loop: a group of runs, from the first step to their results."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,9 @@ from ..data.draws import seed_of
 from .capture import captured
 from .cell import Cell
 from .provenance import describe
-from .replicas import stack
+from .replicas import select, stack
 from .runs import RunFolder, State
+from .several import Several, join, part_of, part_of_record
 
 CHUNK = 64  # steps between two records of the loss, and between two looks at the clock
 
@@ -62,7 +64,7 @@ def train(
     run, curve, begin = step, list(state.curve), state.step
     while begin < cell.steps:
         steps = range(begin, _chunk_end(cell, begin))
-        batches = cell.batches(seeds, steps, device)
+        batches = list(cell.batches(seeds, steps, device))
         if device.type == "cuda" and run is step:
             run = captured(forward, cell.match, update, batches[0], [*tensors.values(), total])
         for number, batch in zip(steps, batches, strict=True):
@@ -114,6 +116,16 @@ def live_tensors(model: nn.Module, optimiser) -> dict[str, Tensor]:
     return tensors
 
 
+class Run(NamedTuple):
+    """Some seeds of a cell, and the claimed folder that they are to be brought to a result in."""
+
+    cell: Cell
+    seeds: Sequence[int]
+    folder: RunFolder
+    state: State  # where they stand
+    report: Callable[[int, list[float] | None], None] = lambda step, loss: None
+
+
 def run(
     cell: Cell,
     seeds: Sequence[int],
@@ -124,25 +136,45 @@ def run(
     save_every: float = 10.0,
 ) -> None:
     """Bring a claimed run folder to its result, from wherever it stands."""
+    one = Run(cell, seeds, folder, folder.restore() or State(0, {}, []), report)
+    run_together([one], device, save_every=save_every)
+
+
+def run_together(runs: Sequence[Run], device: torch.device, *, save_every: float = 10.0) -> None:
+    """Bring runs of cells that are alike, and that have come equally far, to their results."""
     began, saved = time.perf_counter(), time.monotonic()
+    cell = Several([run.cell for run in runs], [len(run.seeds) for run in runs])
+    seeds = [seed for run in runs for seed in run.seeds]
+    parts = [part for _, part in cell.parts]
     torch.set_float32_matmul_precision(cell.matmul_precision)
     model = build(cell, seeds, device)
-    state = folder.restore() or State(0, {}, [])
+    state = join([run.state for run in runs])
     first = state.step
     for state in train(model, cell, seeds, device, state):  # noqa: B020 - from the last one on
-        folder.log(state.curve[-1])
-        report(state.step, state.curve[-1]["loss"])
         # The last state too: an evaluation that is killed need not train again.
-        if state.step == cell.steps or time.monotonic() - saved >= save_every:
-            folder.save(state)
-            saved = time.monotonic()
-    trained = time.perf_counter()
-    report(state.step, None)
+        due = state.step == cell.steps or time.monotonic() - saved >= save_every
+        for run, part in zip(runs, parts, strict=True):
+            record = part_of_record(state.curve[-1], part)
+            run.folder.log(record)
+            run.report(state.step, record["loss"])
+            if due:
+                run.folder.save(part_of(state, part))
+        saved = time.monotonic() if due else saved
+    training = (time.perf_counter() - began) / len(seeds)
+    for run, part in zip(runs, parts, strict=True):
+        notes = {"training": training * len(run.seeds), "steps": [first, state.step]}
+        _finish(run, select(model, part), part_of(state, part), device, notes)
+
+
+def _finish(run: Run, model: nn.Module, state: State, device: torch.device, notes: dict) -> None:
+    """Evaluate, and write the result. The cost of what was trained as one is shared out by runs."""
+    began = time.perf_counter()
+    run.report(state.step, None)
     with torch.no_grad():
-        evaluation = cell.evaluate(model.eval(), seeds, device)
+        evaluation = run.cell.evaluate(model.eval(), run.seeds, device)
     for record in state.curve:
         evaluation.metrics.update(record.get("metrics", {}))
-    seconds = {"training": trained - began, "evaluation": time.perf_counter() - trained}
-    provenance = describe(device) | {"seconds": seconds, "steps": [first, state.step]}
-    provenance |= {"places": cell.places()} if cell.places() else {}
-    folder.finish(model.state_dict(), evaluation, state.curve, provenance)
+    seconds = {"training": notes["training"], "evaluation": time.perf_counter() - began}
+    provenance = describe(device) | {"seconds": seconds, "steps": notes["steps"]}
+    provenance |= {"places": run.cell.places()} if run.cell.places() else {}
+    run.folder.finish(model.state_dict(), evaluation, state.curve, provenance)
