@@ -24,6 +24,7 @@ except ImportError as error:
 from . import __version__, report
 from .checks import UserError, nearest
 from .data import mnist
+from .data.files import find_root
 from .experiments import EXPERIMENTS, Experiment, find
 from .experiments.experiment import PRESETS
 from .lab.cell import Cell
@@ -240,7 +241,7 @@ def fetch_data(
 ) -> None:
     """Fetch or make the data of an experiment."""
     if nearest("data set", name, ["polygons", "mnist"]) == "mnist":
-        fetch_mnist(mnist.find_root(data))
+        fetch_mnist(find_root(data))
     else:
         console.print("polygons are made while they are needed; there is nothing to fetch.")
 
