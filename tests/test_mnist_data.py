@@ -493,4 +493,4 @@ def test_the_published_archives_are_those_that_are_downloaded(real):
         if path.exists():  # somebody may have unzipped them
             content = path.read_bytes()
             assert len(content) == source.gz.size
-            assert hashlib.md5(content).hexdigest() == source.gz.md5
+            assert hashlib.md5(content).hexdigest() == source.gz.checksum
