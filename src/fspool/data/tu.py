@@ -32,7 +32,7 @@ FORMAT = 1  # of the kept graphs
 KEPT = ("sizes", "degrees", "sources", "labels", "kind")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no one answer to whether they are equal
 class Graphs:
     """A packed set of graphs: graph i has the nodes from ``offsets[i]`` up to ``offsets[i + 1]``.
 
@@ -58,10 +58,8 @@ class Graphs:
         return matrix.scatter_(1, self.kind[:, None], 1)
 
     def to(self, device: torch.device | str) -> Graphs:
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Graphs(
-            **{k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()}
-        )
+        tensors = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return dataclasses.replace(self, **tensors)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -82,7 +80,7 @@ def fetch(
     """Download the archive of a set to where those of others are."""
     source, places = SOURCES[name], [root / "tu", root]
     archives = {other.archive.name for other in SOURCES.values()}
-    there = (place for place in places if any((place / name).is_file() for name in archives))
+    there = (place for place in places if any((place / file).is_file() for file in archives))
     path = download(source.archive, next(there, places[0]), source.mirrors, progress, say)
     if source.archive.checksum is None:  # so only what is in it can tell
         try:

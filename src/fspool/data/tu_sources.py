@@ -29,9 +29,9 @@ class Counts(NamedTuple):
 class Source(NamedTuple):
     """A set: its archive as it is downloaded, the features of its nodes, and what is in it.
 
-    ``content`` is what :func:`fingerprint` returns. It takes the place of a checksum for archives
-    that somebody else packed, in which graphs, nodes and the names of classes may come in another
-    order.
+    ``content`` is what :func:`.tu.fingerprint` returns. It takes the place of a checksum for
+    archives that somebody else packed, in which graphs and nodes may come in another order, and
+    classes under other names.
     """
 
     archive: Wanted
@@ -45,7 +45,8 @@ class Source(NamedTuple):
         return self.features == "label"
 
 
-# The checksums of TU's archives are those that GraphDatasets.jl publishes; of GIN's there is none.
+# The checksums of TU's archives are those that GraphDatasets.jl publishes. For GIN's nobody has
+# published one, so what is in it has to do.
 SOURCES = {
     "MUTAG": Source(
         Wanted(
