@@ -30,6 +30,10 @@ class Mirror:
             return request.send_error(self.status or 404)
         start = int(match[1]) + self.shift if match and self.resumes else None
         content = self.files[name]
+        if start is not None and start >= len(content):
+            request.send_response(416)
+            request.send_header("Content-Range", f"bytes */{len(content)}")
+            return request.end_headers()
         request.send_response(200 if start is None else 206)
         if start is not None:
             end = len(content) - 1

@@ -18,6 +18,8 @@ SIZE = len(CONTENT)
 OTHER = CONTENT[::-1]
 MD5 = hashlib.md5(CONTENT).hexdigest()
 WANTED = Wanted("a.gz", SIZE, MD5)
+UNSIZED = Wanted("a.gz", None, hashlib.sha256(CONTENT).hexdigest())
+UNKNOWN = Wanted("a.gz", None, None)
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +42,10 @@ def start():
 def fetch(tmp_path):
     """Download from these servers into one folder; ``said`` and ``shown`` come with it."""
 
-    def call(*mirrors):
+    def call(*mirrors, wanted=WANTED):
         urls = [mirror if isinstance(mirror, str) else mirror.url for mirror in mirrors]
         return download(
-            WANTED, tmp_path / "in", urls, lambda *now: call.shown.append(now), call.said.append
+            wanted, tmp_path / "in", urls, lambda *now: call.shown.append(now), call.said.append
         )
 
     call.said, call.shown = [], []
@@ -202,6 +204,67 @@ def test_another_part_than_was_asked_for(fetch, start):
     ):
         fetch(mirror)
     assert fetch.part.read_bytes() == CONTENT[:5000]
+
+
+# --------------------------------------------------------------------------------------------------
+# Nobody has published the size
+
+
+def test_the_server_says_the_size(fetch, start):
+    mirror = start()
+    assert whole(fetch(mirror, wanted=UNSIZED)) and mirror.asked == [("a.gz", None)]
+    assert fetch.shown[0] == ("a.gz", 0, None) and fetch.shown[-1] == ("a.gz", SIZE, SIZE)
+
+
+@pytest.mark.parametrize("wanted", [UNSIZED, UNKNOWN])
+def test_a_file_of_unknown_size_is_resumed(fetch, start, wanted):
+    fetch.part.write_bytes(CONTENT[:5000])
+    mirror = start(cut=[70_000])
+    assert whole(fetch(mirror, wanted=wanted))
+    assert mirror.asked == [("a.gz", 5000), ("a.gz", 75_000)]
+
+
+@pytest.mark.parametrize("wanted", [UNSIZED, UNKNOWN])
+def test_all_of_a_file_of_unknown_size_is_there(fetch, start, wanted):
+    fetch.part.write_bytes(CONTENT)
+    mirror = start()
+    assert whole(fetch(mirror, wanted=wanted)) and mirror.asked == [("a.gz", SIZE)]
+
+
+@pytest.mark.parametrize("wanted", [UNSIZED, UNKNOWN])
+def test_more_than_all_of_a_file_of_unknown_size_is_fetched_afresh(fetch, start, wanted):
+    fetch.part.write_bytes(CONTENT + b"x")
+    mirror = start()
+    assert whole(fetch(mirror, wanted=wanted))
+    assert mirror.asked == [("a.gz", SIZE + 1), ("a.gz", None)] and fetch.said == []
+
+
+@pytest.mark.parametrize("how", [{}, {"length": False}])
+def test_a_wrong_file_of_unknown_size_is_removed_with_a_word(fetch, start, how):
+    with pytest.raises(UserError, match="sends another file"):
+        fetch(start(OTHER, **how), wanted=UNSIZED)
+    found, expected = (hashlib.sha256(content).hexdigest() for content in (OTHER, CONTENT))
+    sentence = f"{fetch.part} had sha256 {found}; expected {expected}, so it was removed."
+    assert fetch.said == [sentence] and nothing(fetch)
+
+
+def test_a_part_of_something_else_of_unknown_size_is_fetched_afresh(fetch, start):
+    fetch.part.write_bytes(OTHER[:5000])
+    mirror = start()
+    assert whole(fetch(mirror, wanted=UNSIZED)) and len(fetch.said) == 1
+    assert mirror.asked == [("a.gz", 5000), ("a.gz", None)]
+
+
+@pytest.mark.parametrize("how", [{}, {"length": False}])
+def test_nothing_is_not_a_file_of_unknown_size(fetch, start, how):
+    with pytest.raises(UserError, match="stopped after 0 of some bytes"):
+        fetch(start(b"", **how), wanted=UNKNOWN)
+    assert nothing(fetch)
+
+
+def test_a_server_that_has_no_bytes_at_all(fetch, start):
+    with pytest.raises(UserError, match="416 Requested Range Not Satisfiable"):
+        fetch(start(status=416), wanted=UNKNOWN)
 
 
 # --------------------------------------------------------------------------------------------------

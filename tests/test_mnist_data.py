@@ -14,6 +14,7 @@ from fspool import cli, storage
 from fspool.checks import UserError
 from fspool.data import idx, mnist
 from fspool.data.download import Wanted
+from fspool.data.files import find_root
 from fspool.data.mnist import MnistSets
 
 from .mirror import Mirror, serve
@@ -167,12 +168,12 @@ def test_a_file_that_cannot_be_read(tmp_path):
 
 
 def test_where_data_is_looked_for(monkeypatch):
-    assert str(mnist.find_root(None)) == str(mnist.find_root("")) == "data"
+    assert str(find_root(None)) == str(find_root("")) == "data"
     monkeypatch.setenv("FSPOOL_DATA", "/some/where")
-    assert str(mnist.find_root(None)) == "/some/where"
-    assert str(mnist.find_root("here")) == "here"
+    assert str(find_root(None)) == "/some/where"
+    assert str(find_root("here")) == "here"
     monkeypatch.setenv("FSPOOL_DATA", "")
-    assert str(mnist.find_root(None)) == "data"
+    assert str(find_root(None)) == "data"
 
 
 @pytest.mark.parametrize("folder", ["mnist", "MNIST/raw", "."])
@@ -402,10 +403,10 @@ def test_the_command_downloads_verifies_and_makes_the_sets(fspool, mirror, tmp_p
 @pytest.mark.parametrize("folder", ["mnist", "MNIST/raw", "."])
 def test_only_what_is_missing_is_downloaded_to_where_the_rest_is(fspool, mirror, packed, folder):
     *some, last = packed
-    put({name: packed[name] for name in some}, mnist.find_root("data") / folder)
+    put({name: packed[name] for name in some}, find_root("data") / folder)
     code, out, _ = fspool("data", "mnist")
     assert code == 0 and "1 of 4 files downloaded" in out and mirror.asked == [(last, None)]
-    assert (mnist.find_root("data") / folder / last).read_bytes() == packed[last]
+    assert (find_root("data") / folder / last).read_bytes() == packed[last]
 
 
 def test_the_command_in_a_terminal_has_bars(fspool, mirror, monkeypatch, capsys):
@@ -462,11 +463,11 @@ STATISTICS = {"train": (60000, 133.13, 38.8, 32, 342), "test": (10000, 134.35, 3
 @pytest.fixture
 def real(tmp_path):
     """Links in a folder of our own: nothing is written beside the files themselves."""
-    if not DATA or mnist.missing(mnist.find_root(DATA)):
+    if not DATA or mnist.missing(find_root(DATA)):
         pytest.skip("FSPOOL_DATA is not a folder with MNIST in it")
     (tmp_path / "mnist").mkdir()
     for source in (source for pair in mnist.SOURCES.values() for source in pair):
-        path = mnist._path(mnist.find_root(DATA), source).absolute()
+        path = mnist._path(find_root(DATA), source).absolute()
         (tmp_path / "mnist" / path.name).symlink_to(path)
     return tmp_path
 
@@ -492,4 +493,4 @@ def test_the_published_archives_are_those_that_are_downloaded(real):
         if path.exists():  # somebody may have unzipped them
             content = path.read_bytes()
             assert len(content) == source.gz.size
-            assert hashlib.md5(content).hexdigest() == source.gz.md5
+            assert hashlib.md5(content).hexdigest() == source.gz.checksum

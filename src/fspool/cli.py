@@ -6,7 +6,8 @@ import dataclasses
 import fnmatch
 import shlex
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +22,12 @@ try:
 except ImportError as error:
     raise SystemExit(f"{error.name} is not installed; pip install fspool[lab]") from None
 
+from torch import Tensor
+
 from . import __version__, report
 from .checks import UserError, nearest
-from .data import mnist
+from .data import mnist, tu
+from .data.files import find_root
 from .experiments import EXPERIMENTS, Experiment, find
 from .experiments.experiment import PRESETS
 from .lab.cell import Cell
@@ -233,46 +237,81 @@ def make_report(
 
 @app.command("data")
 def fetch_data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="polygons or mnist.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="polygons, mnist or tu.")],
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="GRAPHS", help="Which graph sets of tu (default: all)."),
+    ] = None,
     data: Annotated[
         str | None, typer.Option(help="Folder of data sets (default: $FSPOOL_DATA, or data).")
     ] = None,
 ) -> None:
     """Fetch or make the data of an experiment."""
-    if nearest("data set", name, ["polygons", "mnist"]) == "mnist":
-        fetch_mnist(mnist.find_root(data))
-    else:
-        console.print("polygons are made while they are needed; there is nothing to fetch.")
+    if nearest("data set", name, ["polygons", "mnist", "tu"]) == "tu":
+        chosen = [nearest("graph set", part, tu.SOURCES) for part in parts or tu.SOURCES]
+        return fetch_tu(find_root(data), list(dict.fromkeys(chosen)))
+    if parts:
+        raise UserError(f"{name} has no parts, but {parts[0]!r} was asked for; leave it out.")
+    if name == "mnist":
+        return fetch_mnist(find_root(data))
+    console.print("polygons are made while they are needed; there is nothing to fetch.")
 
 
 def fetch_mnist(root: Path) -> None:
     """Download what is missing, verify all of it, make the sets, and say how large they are."""
     absent = mnist.missing(root)
     if absent:
-        download_mnist(root)
+        with downloading() as (progress, warn):
+            mnist.fetch(root, progress, warn)
     mnist.verify(root)
-    done = f"{len(absent)} of 4 files downloaded" if absent else "everything is there already"
-    say([f"MNIST in {root}: {done}; all checksums are right."])
+    say([f"MNIST in {root}: {_done(len(absent), 4)}; all checksums are right."])
     for split in mnist.SOURCES:
-        sizes = mnist.load(root, split, lambda text: say([text], "yellow")).offsets.diff()
-        elements = (
-            f"{sizes.min()} to {sizes.max()} elements, {sizes.double().mean():.2f} on average"
-        )
-        say([f"{split}: {len(sizes)} sets of {elements}"])
+        sizes = mnist.load(root, split, _warn).offsets.diff()
+        say([f"{split}: {len(sizes)} sets of {_spread(sizes, 'elements')}"])
 
 
-def download_mnist(root: Path) -> None:
+def fetch_tu(root: Path, names: list[str]) -> None:
+    """The same for graphs; whoever loads them verifies them."""
+    absent = tu.missing(root, names)
+    if absent:
+        with downloading() as (progress, warn):
+            for name in absent:
+                tu.fetch(root, name, progress, warn)
+    lines = [_graphs(tu.load(root, name, _warn)) for name in names]
+    say([f"Graphs in {root}: {_done(len(absent), len(names))}; all are as published.", *lines])
+
+
+def _done(count: int, total: int) -> str:
+    return f"{count} of {total} files downloaded" if count else "everything is there already"
+
+
+def _graphs(graphs: tu.Graphs) -> str:
+    sizes = _spread(graphs.offsets.diff(), "nodes")
+    return f"{graphs.name}: {len(graphs)} graphs of {sizes}; {graphs.classes} classes"
+
+
+def _spread(sizes: Tensor, things: str) -> str:
+    return f"{sizes.min()} to {sizes.max()} {things}, {sizes.double().mean():.2f} on average"
+
+
+def _warn(text: str) -> None:
+    say([text], "yellow")
+
+
+@contextmanager
+def downloading() -> Iterator[tuple[Callable, Callable]]:
+    """Bars for downloads, as functions that show progress and say what is wrong."""
     columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
 
-        def progress(name: str, done: int, size: int) -> None:
+        def progress(name: str, done: int, size: int | None) -> None:
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=size)
-            bars.update(tasks[name], completed=done)
+            bars.update(tasks[name], completed=done, total=size)
 
         try:
-            mnist.fetch(root, progress, lambda text: say([text], "yellow"))
+            yield progress, _warn
         except KeyboardInterrupt:
             bars.stop()
             console.print("Stopped. The same command goes on with the download.")

@@ -1,7 +1,8 @@
 """Files from the web: mirrors in turn, resumed where they were cut, named only once they are right.
 
 What has arrived lies in ``NAME.part``. Size and checksum say what a file is, so every mirror can
-go on with what another one began, in this process or a later one.
+go on with what another one began, in this process or a later one. Where nobody has published the
+size, the server says it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import NamedTuple
@@ -23,15 +25,25 @@ TIMEOUT = 30.0  # seconds in which a server has to say something
 TRIES = 20  # connections to one server that may be cut, as long as each brings something
 CHUNK = 1 << 16
 
-Progress = Callable[[str, int, int], None]  # name, bytes so far, bytes in all
+Progress = Callable[[str, int, int | None], None]  # name, bytes so far, bytes in all if known
 
 
 class Wanted(NamedTuple):
-    """A file by its content."""
+    """A file by its content; None where nobody has published it."""
 
     name: str
-    size: int
-    md5: str
+    size: int | None
+    checksum: str | None  # md5 or sha256, in hexadecimal
+
+    def fault(self, path: Path) -> str | None:
+        """What is wrong with a file, if its checksum is."""
+        if self.checksum is None:
+            return None
+        kind = "md5" if len(self.checksum) == 32 else "sha256"
+        with open(path, "rb") as file:
+            new = partial(hashlib.new, kind, usedforsecurity=False)
+            found = hashlib.file_digest(file, new).hexdigest()
+        return None if found == self.checksum else f"{kind} {found}; expected {self.checksum}"
 
 
 class Unfit(Exception):
@@ -92,14 +104,14 @@ class Transfer:
 
     def _finish(self, url: str) -> bool:
         """Whether all bytes, once they are there, are the right ones; wrong ones are removed."""
-        if self.size < self.wanted.size:
+        if self.wanted.size is None or self.size < self.wanted.size:
             self._fill(url)
-        found = hashlib.md5(self.part.read_bytes(), usedforsecurity=False).hexdigest()
-        if found == self.wanted.md5:
+        fault = self.wanted.fault(self.part)
+        if fault is None:
             give_name(self.part, self.path)
             return True
         self.part.unlink()
-        self.say(f"{self.part} had md5 {found}; expected {self.wanted.md5}, so it was removed.")
+        self.say(f"{self.part} had {fault}, so it was removed.")
         return False
 
     def _fill(self, url: str) -> None:
@@ -117,40 +129,49 @@ class Transfer:
     def _connect(self, url: str, start: int) -> None:
         self.progress(self.wanted.name, start, self.wanted.size)
         with closing(_receive(url, start, self.wanted.size)) as chunks:
-            for place, chunk in chunks:
+            for place, chunk, size in chunks:
                 with open(self.part, "ab") as file:
                     file.truncate(place)  # a server that cannot resume begins at 0
                     file.write(chunk)
-                self.progress(self.wanted.name, place + len(chunk), self.wanted.size)
+                self.progress(self.wanted.name, place + len(chunk), size)
 
 
-def _receive(url: str, start: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """Bytes and their places in the file; whatever goes wrong on the way is Unfit."""
+def _receive(url: str, start: int, size: int | None) -> Iterator[tuple[int, bytes, int | None]]:
+    """Bytes, their places in the file, and its size; whatever goes wrong on the way is Unfit."""
     headers = {"User-Agent": "fspool"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
         with urlopen(Request(url, headers=headers), timeout=TIMEOUT) as answer:
-            place = _place(answer, start, size)
+            place, size = _place(answer, start, size)
             while chunk := answer.read1(CHUNK):
-                if place + len(chunk) > size:
+                if size is not None and place + len(chunk) > size:
                     raise Unfit(f"sends more than {size} bytes")
-                yield place, chunk
+                yield place, chunk, size
                 place += len(chunk)
     except HTTPError as error:
         error.close()
+        if size is None and start and error.code == 416:  # there is nothing from there on
+            if error.headers.get("Content-Range") != f"bytes */{start}":
+                yield from _receive(url, 0, None)  # nor is what is there a part of it
+            return
         raise Unfit(f"{error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
         reason = error.reason if isinstance(error, URLError) else error
         raise Unfit(str(reason) or type(reason).__name__) from None
-    if place < size:  # http.client is silent about it
-        raise Unfit(f"stopped after {place} of {size} bytes")
+    if place < (size or 1):  # http.client is silent about it
+        raise Unfit(f"stopped after {place} of {size or 'some'} bytes")
 
 
-def _place(answer: HTTPResponse, start: int, size: int) -> int:
-    """Where in the file an answer begins. Login pages and the like are recognised by their size."""
+def _place(answer: HTTPResponse, start: int, size: int | None) -> tuple[int, int | None]:
+    """Where in the file an answer begins, and the size of the file if one of us knows it.
+
+    Login pages and the like are recognised by their size.
+    """
     given = answer.headers.get("Content-Range", "")
     if answer.status == 206 and not given.startswith(f"bytes {start}-"):
         raise Unfit(f"sends {given or 'some part'} where bytes from {start} on were asked for")
     place = start if answer.status == 206 else 0
-    if answer.length is not None and place + answer.length != size:
+    if answer.length is None:
+        return place, size
+    if size not in (None, place + answer.length):
         raise Unfit(f"has {place + answer.length} bytes; expected {size}")
-    return place
+    return place, place + answer.length

@@ -10,7 +10,6 @@ import hashlib
 import os
 import shlex
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import storage
 from ..checks import UserError, nearest
-from . import idx
+from . import files, idx
 from .download import Progress, Wanted, download
 
 MIRRORS = (
@@ -84,11 +82,6 @@ class MnistSets(NamedTuple):
 
 # --------------------------------------------------------------------------------------------------
 # Files
-
-
-def find_root(data: str | Path | None = None) -> Path:
-    """Where data sets are: what was asked for, else FSPOOL_DATA, else data in this folder."""
-    return Path(data or os.environ.get("FSPOOL_DATA") or "data")
 
 
 def missing(root: Path) -> list[Source]:
@@ -159,15 +152,13 @@ def _command(root: Path) -> str:
 def load(root: Path | str, split: str, say: Callable[[str], None] = print) -> MnistSets:
     """The sets of a split, train or test; kept beside the files where that is possible."""
     root, sources = Path(root), SOURCES[nearest("split", split, SOURCES)]
-    kept = _path(root, sources[0]).with_name(f"sets-{split}.safetensors")
+    path = _path(root, sources[0]).with_name(f"sets-{split}.safetensors")
     notes = {"format": FORMAT, "dark": DARK, "sources": [source.sha256 for source in sources]}
-    sets = _kept(kept, notes, say)
-    if sets is None:
-        sets = sets_of(*(_read(root, source) for source in sources))
-        if kept.parent.stat().st_mode & 0o222:  # marked read-only it is left alone, by root too
-            with suppress(OSError):  # without room for them they are made again in a second
-                storage.write_tensors(kept, sets._asdict(), notes)
-    return sets
+
+    def make() -> dict[str, Tensor]:
+        return sets_of(*(_read(root, source) for source in sources))._asdict()
+
+    return MnistSets(**files.kept(path, notes, MnistSets._fields, make, say))
 
 
 def sets_of(images: np.ndarray, labels: np.ndarray) -> MnistSets:
@@ -177,19 +168,3 @@ def sets_of(images: np.ndarray, labels: np.ndarray) -> MnistSets:
     points = places[np.nonzero(bright)[1]]
     offsets = np.concatenate(([0], bright.sum(1).cumsum()))
     return MnistSets(*map(torch.from_numpy, (points, offsets, labels.copy())))
-
-
-def _kept(path: Path, notes: dict, say: Callable[[str], None]) -> MnistSets | None:
-    """The sets in a file; None where there is none, or it was made of something else."""
-
-    def read(path: Path) -> MnistSets:
-        tensors, found = storage.read_tensors(path)
-        if found != notes or tensors.keys() != set(MnistSets._fields):
-            raise storage.Damaged(f"{path} holds something else")
-        return MnistSets(**tensors)
-
-    try:
-        return storage.read_or_set_aside(path, read, say)
-    except OSError as error:
-        say(f"{path} cannot be used ({error}); the sets are made again.")
-        return None

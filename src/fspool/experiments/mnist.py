@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..checks import check_count, nearest
 from ..data import mnist
+from ..data.files import find_root
 from ..data.point_sets import LARGEST, Batch, every_set, train_batches
 from ..lab.cell import Cell, place
 from ..models import SetEncoder
@@ -111,7 +112,7 @@ class MnistCell(Cell):
 
 @lru_cache(maxsize=4)
 def _on_device(root: str, split: str, device: torch.device) -> mnist.MnistSets:
-    return mnist.load(mnist.find_root(root or None), split).to(device)
+    return mnist.load(find_root(root or None), split).to(device)
 
 
 def inside(batch: Batch) -> Tensor:

@@ -1,0 +1,53 @@
+"""Where data sets are, and where what is made of them is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+from torch import Tensor
+
+from .. import storage
+
+
+def find_root(data: str | Path | None = None) -> Path:
+    """Where data sets are: what was asked for, else FSPOOL_DATA, else data in this folder."""
+    return Path(data or os.environ.get("FSPOOL_DATA") or "data")
+
+
+def kept(
+    path: Path,
+    notes: dict,
+    names: Collection[str],
+    make: Callable[[], dict[str, Tensor]],
+    say: Callable[[str], None],
+) -> dict[str, Tensor]:
+    """The tensors of these names that are kept in a file; where there are none they are made.
+
+    ``notes`` say what they are made of: what was made of something else does not count.
+    """
+    tensors = _read(path, notes, names, say)
+    if tensors is None:
+        tensors = make()
+        if path.parent.stat().st_mode & 0o222:  # marked read-only it is left alone, by root too
+            with suppress(OSError):  # without room for them they are made again in a moment
+                storage.write_tensors(path, tensors, notes)
+    return tensors
+
+
+def _read(path: Path, notes: dict, names: Collection[str], say) -> dict[str, Tensor] | None:
+    """What is in the file; None where there is none, or it was made of something else."""
+
+    def read(path: Path) -> dict[str, Tensor]:
+        tensors, found = storage.read_tensors(path)
+        if found != notes or tensors.keys() != set(names):
+            raise storage.Damaged(f"{path} holds something else")
+        return tensors
+
+    try:
+        return storage.read_or_set_aside(path, read, say)
+    except OSError as error:
+        say(f"{path} cannot be used ({error}); the sets are made again.")
+        return None
