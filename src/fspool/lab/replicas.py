@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def stack(models: Sequence[nn.Module]) -> nn.Module:
@@ -15,20 +15,28 @@ def stack(models: Sequence[nn.Module]) -> nn.Module:
     Its layers have to know the replica axis, as those of `fspool.nn` and `fspool.models` do.
     """
     stacked = copy.deepcopy(models[0])
-    parameters = [dict(model.named_parameters()) for model in models]
-    for name in parameters[0]:
-        owner, _, leaf = name.rpartition(".")
-        value = torch.stack([own[name].detach() for own in parameters])
-        trained = parameters[0][name].requires_grad
-        setattr(stacked.get_submodule(owner), leaf, nn.Parameter(value, requires_grad=trained))
+    each = [dict(_tensors(model)) for model in models]
+    for name, first in each[0].items():
+        _put(stacked, name, torch.stack([own[name].detach() for own in each]), first)
     return stacked
 
 
 def select(model: nn.Module, part: slice) -> nn.Module:
-    """The model of some of the runs; its parameters are the same memory."""
+    """The model of some of the runs; its tensors are the same memory."""
     selected = copy.deepcopy(model)
-    for name, parameter in model.named_parameters():
-        owner, _, leaf = name.rpartition(".")
-        value = nn.Parameter(parameter.detach()[part], requires_grad=parameter.requires_grad)
-        setattr(selected.get_submodule(owner), leaf, value)
+    for name, tensor in _tensors(model):
+        _put(selected, name, tensor.detach()[part], tensor)
     return selected
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, and buffers that every run has its own of: those with an axis."""
+    yield from model.named_parameters()
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if buffer.ndim)
+
+
+def _put(model: nn.Module, name: str, value: Tensor, like: Tensor) -> None:
+    owner, _, leaf = name.rpartition(".")
+    if isinstance(like, nn.Parameter):
+        value = nn.Parameter(value, requires_grad=like.requires_grad)
+    setattr(model.get_submodule(owner), leaf, value)
