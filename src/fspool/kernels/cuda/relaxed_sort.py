@@ -67,9 +67,19 @@ def set_of_row(row, length, batch, searches, offsets):
 
 
 @triton.jit
-def locate(rows, length, batch, searches, lengths, offsets, D, BR: tl.constexpr, BD: tl.constexpr):
-    """The tile of a program: where its entries lie, which rows and features are there at all, and
-    how many rows of the set there are from each row on, forwards and backwards (0 in padding)."""
+def locate(
+    rows,
+    length,
+    batch,
+    searches,
+    lengths,
+    offsets,
+    D: tl.constexpr,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """The tile of a program: where its entries lie, which are there at all, and how many rows of
+    the set there are from each row on, forwards and backwards: 0 in padding, and beyond D."""
     blocks = tl.cdiv(D, BD)
     program = tl.program_id(0)
     row = (program // blocks).to(tl.int64) * BR + tl.arange(0, BR)
@@ -80,7 +90,11 @@ def locate(rows, length, batch, searches, lengths, offsets, D, BR: tl.constexpr,
     ahead = tl.where(element, stop - row, 0).to(tl.int32)
     behind = tl.where(element, row - start + 1, 0).to(tl.int32)
     at = row[:, None] * D + feature[None, :]
-    return at, (row < rows)[:, None], (feature < D)[None, :], ahead[:, None], behind[:, None]
+    there = (row < rows)[:, None] & (feature < D)[None, :]
+    ahead, behind = ahead[:, None], behind[:, None]
+    if D % BD != 0:
+        ahead, behind = tl.where(there, ahead, 0), tl.where(there, behind, 0)
+    return at, there, ahead, behind
 
 
 @triton.jit
@@ -99,23 +113,103 @@ def steepness(temperature, dtype: tl.constexpr):
 
 
 @triton.jit
-def any_counts(one, other, lowest):
-    """Does an entry of the tile still count? Outside the set the logit is -inf; NaN goes on."""
-    counts = ((one < lowest) & (other < lowest)) == 0
-    return tl.max(counts.to(tl.int32)) > 0
+def goes_on(m, most, logit, lowest):
+    """Has a row of the tile more entries on this side, and does one still count? NaN does."""
+    counts = (logit < lowest) == 0
+    return (m + 1 < most) & (tl.max(counts.to(tl.int32)) > 0)
 
 
 # --------------------------------------------------------------------------------------------------
-# Walks
+# Walks. SIGN is 1 towards smaller values, which come later, and -1 towards larger ones. A row
+# reaches ``reach`` rows there, itself included. Where all rows reach far enough nothing is masked.
 
 
 @triton.jit
-def row_step(values, x, away, inside, scale, own, seen, logit):
-    """One more entry of every row, and with x; ``seen`` is the value of the entry before."""
-    value = tl.load(values + away, mask=inside)
-    logit = tl.where(inside, logit + (value - seen) * scale, float("-inf"))
-    entry = tl.exp2(logit)
-    return value, logit, entry, entry * (tl.load(x + away, mask=inside, other=0.0) - own)
+def load_away(ptr, m, reach, i, AWAY: tl.constexpr, MASKED: tl.constexpr):
+    """What lies m + i rows away, each AWAY places long."""
+    ptr += (m * AWAY).to(tl.int64)
+    ptr += i * AWAY  # a constant: part of the instruction
+    if MASKED:
+        value = tl.load(ptr, mask=m + i < reach, other=0.0)
+    else:
+        value = tl.load(ptr)
+    return value
+
+
+@triton.jit
+def step_on(logit, change, m, reach, MASKED: tl.constexpr):
+    logit += change
+    return tl.where(m < reach, logit, float("-inf")) if MASKED else logit
+
+
+@triton.jit
+def row_steps(
+    values,
+    x,
+    own,
+    seen,
+    logit,
+    m,
+    reach,
+    scale,
+    D: tl.constexpr,
+    SIGN: tl.constexpr,
+    STEPS: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Some entries of every row: their sum, and with x; ``seen`` is the value of the last one.
+
+    The m-th gap from the diagonal takes 2m - 1 times its width off the logit.
+    """
+    entries = tl.zeros_like(logit)
+    parts = tl.zeros_like(logit)
+    for i in tl.static_range(1, STEPS + 1):
+        value = load_away(values, m, reach, i, SIGN * D, MASKED)
+        other = load_away(x, m, reach, i, SIGN * D, MASKED)
+        odd = (2 * (m + i) - 1).to(logit.dtype) * scale
+        logit = step_on(logit, (value - seen) * (SIGN * odd), m + i, reach, MASKED)
+        entry = tl.exp2(logit)
+        entries += entry
+        parts += entry * (other - own)
+        seen = value
+    return seen, logit, entries, parts
+
+
+@triton.jit
+def walk_row(
+    values,
+    x,
+    first,
+    own,
+    reach,
+    scale,
+    lowest,
+    D: tl.constexpr,
+    SIGN: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """The entries of every row on one side of the diagonal, without and with x."""
+    entries = tl.zeros(own.shape, tl.float64)
+    parts = tl.zeros(own.shape, tl.float64)
+    logit = tl.zeros_like(own)
+    seen = first
+    most, least = tl.max(reach), tl.min(reach)
+    m = tl.zeros((), tl.int32)
+    alive = most > 1
+    while alive:
+        if m + STEPS < least:
+            seen, logit, some, part = row_steps(
+                values, x, own, seen, logit, m, reach, scale, D, SIGN, STEPS, False
+            )
+        else:
+            seen, logit, some, part = row_steps(
+                values, x, own, seen, logit, m, reach, scale, D, SIGN, STEPS, True
+            )
+        entries += some
+        parts += part
+        m += STEPS
+        alive = goes_on(m, most, logit, lowest)
+    return entries, parts
 
 
 @triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
@@ -131,68 +225,134 @@ def sort_kernel(
     searches,
     lengths,
     offsets,
-    D,
+    D: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    """P x and the sums of the unnormalised rows of P.
-
-    The m-th gap from the diagonal takes 2m - 1 times its width off the logit.
-    """
-    at, there, features, ahead, behind = locate(
-        rows, length, batch, searches, lengths, offsets, D, BR, BD
-    )
+    """P x and the sums of the unnormalised rows of P."""
+    at, there, ahead, behind = locate(rows, length, batch, searches, lengths, offsets, D, BR, BD)
     dtype: tl.constexpr = values.dtype.element_ty
     scale = steepness(temperature, dtype)
     lowest = faintest(ahead, behind, dtype)
-    inside = (ahead > 0) & features
+    inside = ahead > 0
+    first = tl.load(values + at, mask=inside, other=0.0)
+    own = tl.load(x + at, mask=inside, other=0.0)
     values += at
     x += at
-    upper = tl.load(values, mask=inside, other=0.0)  # the last values seen on each side
-    lower = upper
-    own = tl.load(x, mask=inside, other=0.0)
-    total = tl.zeros((BR, BD), tl.float64)
-    norm = tl.full((BR, BD), 1.0, tl.float64)
-    up = tl.zeros((BR, BD), dtype)  # logits on the side of larger values
-    down = tl.zeros((BR, BD), dtype)
-    m = tl.zeros((), tl.int32)
-    alive = length > 1
-    while alive:
-        entries = tl.zeros((BR, BD), dtype)
-        parts = tl.zeros((BR, BD), dtype)
-        for _ in tl.static_range(STEPS):
-            m += 1
-            away = m.to(tl.int64) * D
-            odd = (2 * m - 1).to(dtype) * scale
-            inside = (m < ahead) & features
-            lower, down, entry, part = row_step(values, x, away, inside, odd, own, lower, down)
-            entries += entry
-            parts += part
-            inside = (m < behind) & features
-            upper, up, entry, part = row_step(values, x, -away, inside, -odd, own, upper, up)
-            entries += entry
-            parts += part
-        norm += entries
-        total += parts
-        alive = any_counts(up, down, lowest)
-    total = tl.where(ahead > 0, own + total / norm, 0.0)
+    later, parts = walk_row(values, x, first, own, ahead, scale, lowest, D, 1, STEPS)
+    earlier, others = walk_row(values, x, first, own, behind, scale, lowest, D, -1, STEPS)
+    norm = 1.0 + later + earlier
+    total = tl.where(ahead > 0, own + (parts + others) / norm, 0.0)
     norm = tl.where(ahead > 0, norm, 0.0)
-    tl.store(result + at, total.to(dtype), mask=there & features)
-    tl.store(normaliser + at, norm.to(dtype), mask=there & features)
+    tl.store(result + at, total.to(dtype), mask=there)
+    tl.store(normaliser + at, norm.to(dtype), mask=there)
 
 
 @triton.jit
-def column_step(values, a, projected, away, inside, scale, m, own, target, seen, logit):
-    """One more entry of every column with a, the gradient to its logit, and that one's moment;
-    ``seen`` is the difference between the values of row and column at the entry before."""
-    gap = tl.load(values + away, mask=inside) - own
-    logit = tl.where(inside, logit + (gap + seen) * scale, float("-inf"))
-    part = tl.exp2(logit) * tl.load(a + away, mask=inside, other=0.0)
-    pull = part
-    if projected is not None:
-        pull *= target - tl.load(projected + away, mask=inside, other=0.0)
-    return gap, logit, part, pull, pull * m
+def column_steps(
+    values,
+    a,
+    projected,
+    own,
+    target,
+    seen,
+    logit,
+    m,
+    reach,
+    scale,
+    D: tl.constexpr,
+    SIGN: tl.constexpr,
+    STEPS: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Some entries of every column with a, the gradients to their logits, and their moments;
+    ``seen`` is the difference between the values of row and column at the last one.
+
+    In column j, going on from row r to row q takes |s_r - s_j| + |s_q - s_j| off the logit: no
+    large terms cancel here either.
+    """
+    parts = tl.zeros_like(logit)
+    pulls = tl.zeros_like(logit)
+    bends = tl.zeros_like(logit)
+    for i in tl.static_range(1, STEPS + 1):
+        gap = load_away(values, m, reach, i, SIGN * D, MASKED) - own
+        logit = step_on(logit, (gap + seen) * (SIGN * scale), m + i, reach, MASKED)
+        pull = tl.exp2(logit) * load_away(a, m, reach, i, SIGN * D, MASKED)
+        parts += pull
+        if projected is not None:
+            pull *= target - load_away(projected, m, reach, i, SIGN * D, MASKED)
+            pulls += pull
+            bends += pull * (-SIGN * (m + i)).to(logit.dtype)
+        seen = gap
+    return seen, logit, parts, pulls, bends
+
+
+@triton.jit
+def walk_column(
+    values,
+    a,
+    projected,
+    own,
+    target,
+    reach,
+    scale,
+    lowest,
+    D: tl.constexpr,
+    SIGN: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """The sums of :func:`column_steps` over one side of the diagonal."""
+    parts = tl.zeros(own.shape, tl.float64)
+    pulls = tl.zeros(own.shape, tl.float64)
+    bends = tl.zeros(own.shape, tl.float64)
+    logit = tl.zeros_like(own)
+    seen = tl.zeros_like(own)
+    most, least = tl.max(reach), tl.min(reach)
+    m = tl.zeros((), tl.int32)
+    alive = most > 1
+    while alive:
+        if m + STEPS < least:
+            seen, logit, part, pull, bend = column_steps(
+                values,
+                a,
+                projected,
+                own,
+                target,
+                seen,
+                logit,
+                m,
+                reach,
+                scale,
+                D,
+                SIGN,
+                STEPS,
+                False,
+            )
+        else:
+            seen, logit, part, pull, bend = column_steps(
+                values,
+                a,
+                projected,
+                own,
+                target,
+                seen,
+                logit,
+                m,
+                reach,
+                scale,
+                D,
+                SIGN,
+                STEPS,
+                True,
+            )
+        parts += part
+        if projected is not None:
+            pulls += pull
+            bends += bend
+        m += STEPS
+        alive = goes_on(m, most, logit, lowest)
+    return parts, pulls, bends
 
 
 @triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
@@ -211,7 +371,7 @@ def columns_kernel(
     searches,
     lengths,
     offsets,
-    D,
+    D: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
     STEPS: tl.constexpr,
@@ -219,69 +379,34 @@ def columns_kernel(
     """The result, where asked for, is P^T a, with a divided by the normaliser before. With x and
     projected = P x given, for the slope: the column sums of the gradient to the logits,
     a_r (x_j - projected_r) P_rj, and their moments, with j - r.
-
-    In column j, going on from row r to row q takes |s_r - s_j| + |s_q - s_j| off the logit: no
-    large terms cancel here either.
     """
-    at, there, features, ahead, behind = locate(
-        rows, length, batch, searches, lengths, offsets, D, BR, BD
-    )
+    at, there, ahead, behind = locate(rows, length, batch, searches, lengths, offsets, D, BR, BD)
     dtype: tl.constexpr = values.dtype.element_ty
     scale = steepness(temperature, dtype)
     lowest = faintest(ahead, behind, dtype)
-    inside = (ahead > 0) & features
-    values += at
-    a += at
-    own = tl.load(values, mask=inside, other=0.0)
-    pull = tl.load(a, mask=inside, other=0.0)
+    inside = ahead > 0
+    own = tl.load(values + at, mask=inside, other=0.0)
+    pull = tl.load(a + at, mask=inside, other=0.0)
     total = pull.to(tl.float64)
     target = own
     if projected is not None:
-        projected += at
         target = tl.load(x + at, mask=inside, other=0.0)
-        pull *= target - tl.load(projected, mask=inside, other=0.0)
-    column = pull.to(tl.float64)
-    moment = tl.zeros((BR, BD), tl.float64)
-    higher = tl.zeros((BR, BD), dtype)  # the last differences seen on each side
-    lower = tl.zeros((BR, BD), dtype)
-    up = tl.zeros((BR, BD), dtype)  # logits on the side of larger values
-    down = tl.zeros((BR, BD), dtype)
-    m = tl.zeros((), tl.int32)
-    alive = length > 1
-    while alive:
-        parts = tl.zeros((BR, BD), dtype)
-        pulls = tl.zeros((BR, BD), dtype)
-        bends = tl.zeros((BR, BD), dtype)
-        for _ in tl.static_range(STEPS):
-            m += 1
-            away = m.to(tl.int64) * D
-            step = m.to(dtype)
-            inside = (m < ahead) & features
-            lower, down, part, pull, bend = column_step(
-                values, a, projected, away, inside, scale, -step, own, target, lower, down
-            )
-            parts += part
-            pulls += pull
-            bends += bend
-            inside = (m < behind) & features
-            higher, up, part, pull, bend = column_step(
-                values, a, projected, -away, inside, -scale, step, own, target, higher, up
-            )
-            parts += part
-            pulls += pull
-            bends += bend
-        if result is not None:
-            total += parts
-        if projected is not None:
-            column += pulls
-            moment += bends
-        alive = any_counts(up, down, lowest)
+        pull *= target - tl.load(projected + at, mask=inside, other=0.0)
+        projected += at
+    values += at
+    a += at
+    parts, pulls, bends = walk_column(
+        values, a, projected, own, target, ahead, scale, lowest, D, 1, STEPS
+    )
+    more, others, turns = walk_column(
+        values, a, projected, own, target, behind, scale, lowest, D, -1, STEPS
+    )
     if result is not None:
-        total = tl.where(ahead > 0, total, 0.0)
-        tl.store(result + at, total.to(dtype), mask=there & features)
+        total = tl.where(ahead > 0, total + parts + more, 0.0)
+        tl.store(result + at, total.to(dtype), mask=there)
     if projected is not None:
-        tl.store(sums + at, column, mask=there & features)
-        tl.store(moments + at, moment, mask=there & features)
+        tl.store(sums + at, pull.to(tl.float64) + pulls + others, mask=there)
+        tl.store(moments + at, bends + turns, mask=there)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -321,20 +446,17 @@ def slope_kernel(
     searches,
     lengths,
     offsets,
-    D,
+    D: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
     STEPS: tl.constexpr,
 ):
     """Put the slope together, with the sums over all larger and all smaller values: skip ties."""
-    at, there, features, ahead, behind = locate(
-        rows, length, batch, searches, lengths, offsets, D, BR, BD
-    )
-    inside = (ahead > 0) & features
+    at, there, ahead, behind = locate(rows, length, batch, searches, lengths, offsets, D, BR, BD)
     values += at
-    own = tl.load(values, mask=inside, other=0.0)
-    below = inside  # does the run of equal values go on?
-    above = inside
+    own = tl.load(values, mask=ahead > 0, other=0.0)
+    below = tl.broadcast_to(ahead > 0, (BR, BD))  # does the run of equal values go on?
+    above = below
     after = tl.zeros((BR, BD), tl.int32)  # how many equal values follow, and precede
     before = tl.zeros((BR, BD), tl.int32)
     m = tl.zeros((), tl.int32)
@@ -343,15 +465,15 @@ def slope_kernel(
         for _ in tl.static_range(STEPS):
             m += 1
             away = m.to(tl.int64) * D
-            inside = (m < ahead) & features
+            inside = m < ahead
             below &= inside & (tl.load(values + away, mask=inside, other=0.0) == own)
             after += below.to(tl.int32)
-            inside = (m < behind) & features
+            inside = m < behind
             above &= inside & (tl.load(values - away, mask=inside, other=0.0) == own)
             before += above.to(tl.int32)
         alive = tl.max((below | above).to(tl.int32)) > 0
 
-    inside = (ahead > 0) & features
+    inside = ahead > 0
     running += at
     larger = tl.load(
         running - (before.to(tl.int64) + 1) * D, mask=inside & (before + 1 < behind), other=0.0
@@ -362,8 +484,8 @@ def slope_kernel(
     moment = tl.load(moments + at, mask=inside, other=0.0)
     slope = 2 * moment + (after - before) * column + (larger - (everything - through))
     slope /= tl.load(temperature).to(tl.float64)
-    slope = tl.where(ahead > 0, slope, 0.0).to(result.dtype.element_ty)
-    tl.store(result + at, slope, mask=there & features)
+    slope = tl.where(inside, slope, 0.0).to(result.dtype.element_ty)
+    tl.store(result + at, slope, mask=there)
 
 
 # --------------------------------------------------------------------------------------------------
