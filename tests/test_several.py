@@ -12,7 +12,7 @@ from fspool.experiments.mnist_reconstruction import Reconstruction
 from fspool.lab import launch, trainer
 from fspool.lab.launch import Job, Options, bundles, perform
 from fspool.lab.runs import RunFolder
-from fspool.storage import read_tensors
+from fspool.storage import read_json, read_tensors
 
 from .test_mnist import images
 
@@ -112,6 +112,9 @@ def test_runs_that_stopped_at_different_steps_go_on(tmp_path):
     assert len({state.step for state in found}) == 2
     assert perform(broken, Options(), quiet) == []
     assert_same(results(broken), results(whole))
+    clocks = [read_json(job.path / "provenance.json")["clock"] for job in broken]
+    assert [len(clock) for clock in clocks] == [2, 2, 2]  # before the stop, and since
+    assert all(start < stop for clock in clocks for start, stop in clock)
 
 
 def test_one_that_fails_does_not_take_the_others_with_it(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -37,6 +37,7 @@ class State:
     step: int
     tensors: dict[str, Tensor]
     curve: list[dict]  # {"step": ..., "loss": [one for every seed]}
+    clock: list[list[float]] = field(default_factory=list)  # when it was worked on: [from, to]
 
 
 def _remove(path: Path) -> None:
@@ -84,7 +85,7 @@ class RunFolder:
 
     def save(self, state: State) -> None:
         """Keep this state and the one before."""
-        notes = {"step": state.step, "curve": state.curve}
+        notes = {"step": state.step, "curve": state.curve, "clock": state.clock}
         storage.write_tensors(self._state(state.step), state.tensors, notes)
         for path in self._states()[2:]:
             path.unlink()
@@ -95,7 +96,7 @@ class RunFolder:
         for path in self._states():
             if (content := self._read(path.name, storage.read_tensors)) is not None:
                 tensors, notes = content
-                state = State(notes["step"], tensors, notes["curve"])
+                state = State(notes["step"], tensors, notes["curve"], notes.get("clock", []))
                 break
         self._rewrite_metrics(state.curve if state else [])
         return state

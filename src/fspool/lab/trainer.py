@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -142,7 +143,7 @@ def run(
 
 def run_together(runs: Sequence[Run], device: torch.device, *, save_every: float = 10.0) -> None:
     """Bring runs of cells that are alike, and that have come equally far, to their results."""
-    began, saved = time.perf_counter(), time.monotonic()
+    began, saved, clock = time.perf_counter(), time.monotonic(), time.time()
     cell = Several([run.cell for run in runs], [len(run.seeds) for run in runs])
     seeds = [seed for run in runs for seed in run.seeds]
     parts = [part for _, part in cell.parts]
@@ -158,23 +159,27 @@ def run_together(runs: Sequence[Run], device: torch.device, *, save_every: float
             run.folder.log(record)
             run.report(state.step, record["loss"])
             if due:
-                run.folder.save(part_of(state, part))
+                worked = [*run.state.clock, [clock, time.time()]]
+                run.folder.save(replace(part_of(state, part), clock=worked))
         saved = time.monotonic() if due else saved
     training = (time.perf_counter() - began) / len(seeds)
     for run, part in zip(runs, parts, strict=True):
-        notes = {"training": training * len(run.seeds), "steps": [first, state.step]}
-        _finish(run, select(model, part), part_of(state, part), device, notes)
+        notes = {"steps": [first, state.step], "clock": [*run.state.clock, [clock]]}
+        notes["seconds"] = {"training": training * len(run.seeds)}  # shared out by runs
+        _finish(run, select(model, part), part_of(state, part), describe(device) | notes, device)
 
 
-def _finish(run: Run, model: nn.Module, state: State, device: torch.device, notes: dict) -> None:
-    """Evaluate, and write the result. The cost of what was trained as one is shared out by runs."""
+def _finish(
+    run: Run, model: nn.Module, state: State, provenance: dict, device: torch.device
+) -> None:
+    """Evaluate, and write the result."""
     began = time.perf_counter()
     run.report(state.step, None)
     with torch.no_grad():
         evaluation = run.cell.evaluate(model.eval(), run.seeds, device)
     for record in state.curve:
         evaluation.metrics.update(record.get("metrics", {}))
-    seconds = {"training": notes["training"], "evaluation": time.perf_counter() - began}
-    provenance = describe(device) | {"seconds": seconds, "steps": notes["steps"]}
+    provenance["seconds"]["evaluation"] = time.perf_counter() - began
+    provenance["clock"][-1].append(time.time())
     provenance |= {"places": run.cell.places()} if run.cell.places() else {}
     run.folder.finish(model.state_dict(), evaluation, state.curve, provenance)

@@ -228,7 +228,12 @@ def _merge(experiment: str, name: str, groups: list[_Group], found: Collection) 
 def _origin(group: _Group) -> dict:
     seconds = group.origin.get("seconds", {})
     seconds = {key: shorten(value, 4) for key, value in seconds.items()}
-    return group.origin | {"seconds": seconds, "runs": len(group.config["seeds"])}
+    return group.origin | {"seconds": seconds, "runs": len(group.config["seeds"])} | _clock(group)
+
+
+def _clock(group: _Group) -> dict:
+    clock = group.origin.get("clock")
+    return {"clock": [[round(t, 1) for t in times] for times in clock]} if clock else {}
 
 
 def _summary(places: list[tuple[_Group, int]]) -> list[Point]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
+from collections.abc import Iterator
+from itertools import pairwise, takewhile
 
 from .grids import NONE, Grid, Place, Row, show
 from .records import Record
 
 TITLE = "What it cost"
-NOTE = (
-    "Seconds of wall clock, added up over groups of runs; the runs of a group are trained at once."
+ADDED = "Seconds of wall clock, added up over groups of runs, also where they ran at once."
+SHARED = (
+    "Seconds of wall clock. Groups of runs that were worked on at once, on one device, share the "
+    "time out among them, so that the sum is the time that passed."
 )
 FAMILIES = 8  # more than these are told apart by their first word only
-COLUMNS = ["cells", "runs", "training, s", "evaluation, s", "device"]
+COLUMNS = ["cells", "runs", "seconds", "seconds a run", "device"]
 
 Part = tuple[str, dict]  # the name of a cell, and the provenance of one group of its runs
 
@@ -21,16 +24,21 @@ def cost(records: list[Record]) -> Grid | None:
     """By the first words of the names of cells, and by device; None where no times are known."""
     families = families_of([record.name for record in records])
     parts = [(record.name, origin) for record in records for origin in record.origins]
-    if not any(origin.get("seconds") for _, origin in parts):
+    seconds = seconds_of([origin for _, origin in parts])
+    if not any(seconds):
         return None
-    sorts: dict[tuple[str, str], list[Part]] = {}
-    for name, origin in parts:
-        sorts.setdefault((families[name], _device(origin)), []).append((name, origin))
-    rows = [Row(family, _places(some, device)) for (family, device), some in sorts.items()]
+    sorts: dict[tuple[str, str], list[int]] = {}
+    for index, (name, origin) in enumerate(parts):
+        sorts.setdefault((families[name], _device(origin)), []).append(index)
+    rows = [
+        Row(family, _places([parts[i] for i in some], [seconds[i] for i in some], device))
+        for (family, device), some in sorts.items()
+    ]
     if len(rows) > 1:
         devices = ", ".join(dict.fromkeys(device for _, device in sorts))
-        rows.append(Row("all", _places(parts, devices), measured=False))
-    return Grid(TITLE, " ".join([NOTE, *_resumed(parts)]), "cells named", COLUMNS, rows)
+        rows.append(Row("all", _places(parts, seconds, devices), measured=False))
+    note = SHARED if all("clock" in origin for _, origin in parts) else ADDED
+    return Grid(TITLE, note, "cells named", COLUMNS, rows)
 
 
 def families_of(names: list[str]) -> dict[str, str]:
@@ -56,21 +64,42 @@ def _device(origin: dict) -> str:
     return str(origin.get("device") or NONE)
 
 
-def _places(parts: list[Part], device: str) -> list[Place]:
+def _places(parts: list[Part], seconds: list[float | None], device: str) -> list[Place]:
     cells = len({name for name, _ in parts})
     runs = sum(origin.get("runs", 0) for _, origin in parts)
-    times = [_seconds(parts, key) for key in ("training", "evaluation")]
+    known = [time for time in seconds if time is not None]
+    total = sum(known)
+    times = (show(total, 0), show(total / runs, 2)) if known and runs else (NONE, NONE)
     return [Place(text) for text in (str(cells), str(runs), *times, device)]
 
 
-def _seconds(parts: list[Part], key: str) -> str:
-    times = [origin.get("seconds", {}).get(key) for _, origin in parts]
-    times = [time for time in times if time is not None]
-    return show(sum(times), 0) if times else NONE
+def seconds_of(origins: list[dict]) -> list[float | None]:
+    """The time that each group of runs took of its device: those that ran at once share it."""
+    clocks = [(_device(origin), origin.get("clock")) for origin in origins]
+    spent = [
+        0.0 if clock else _sum(origin) for origin, (_, clock) in zip(origins, clocks, strict=True)
+    ]
+    for device in {device for device, clock in clocks if clock}:
+        intervals = [
+            (start, stop, index)
+            for index, (name, clock) in enumerate(clocks)
+            if name == device
+            for start, stop in clock or []
+        ]
+        for index, share in _shares(intervals):
+            spent[index] += share
+    return spent
 
 
-def _resumed(parts: list[Part]) -> list[str]:
-    count = sum(bool(origin.get("steps", [0])[0]) for _, origin in parts)
-    if not count:
-        return []
-    return [f"{count} of them went on after a stop: only the time since then is known."]
+def _shares(intervals: list[tuple[float, float, int]]) -> Iterator[tuple[int, float]]:
+    """Between any two ends of intervals, equal shares of what goes on then."""
+    ends = sorted({end for start, stop, _ in intervals for end in (start, stop)})
+    for start, stop in pairwise(ends):
+        active = [index for a, b, index in intervals if a <= start and stop <= b]
+        yield from ((index, (stop - start) / len(active)) for index in active)
+
+
+def _sum(origin: dict) -> float | None:
+    """What was written down before there were clocks."""
+    seconds = origin.get("seconds")
+    return sum(seconds.values()) if seconds else None

@@ -139,6 +139,6 @@ def shorten(value: float | None, digits: int = DIGITS) -> float | None:
 
 def split_origin(origin: dict) -> tuple[dict, dict]:
     """Provenance: what all groups of runs of a machine share, and what is a group's own."""
-    own = {key: origin[key] for key in ("runs", "seconds", "steps") if key in origin}
+    own = {key: origin[key] for key in ("runs", "seconds", "steps", "clock") if key in origin}
     shared = ("device", "threads", "versions", "commit", "date")
     return {key: origin[key] for key in shared if key in origin}, own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from .cost import seconds_of
 from .grids import Grid
 from .records import Collection, Record
 from .verdicts import AHEAD, BEHIND, LEVEL
@@ -37,8 +38,9 @@ def how_made(records: list[Record], collection: Collection, code: str = "") -> s
     """Machine, commit and command, in a sentence or two."""
     origins = [origin for record in records for origin in record.origins]
     runs = sum(len(record.seeds) for record in records)
-    seconds = sum(sum(origin.get("seconds", {}).values()) for origin in origins)
-    text = f"{len(records)} cells, {runs} runs; added up, they took {duration(seconds)}"
+    seconds = sum(filter(None, seconds_of(origins)))
+    took = "they took" if all("clock" in origin for origin in origins) else "added up, they took"
+    text = f"{len(records)} cells, {runs} runs; {took} {duration(seconds)}"
     if devices := _list(origins, "device"):
         text += f" on {devices}"
     if torches := _list([origin.get("versions", {}) for origin in origins], "torch"):
