@@ -19,7 +19,7 @@ from fspool.lab.launch import Options, jobs_of
 from fspool.lab.launch import perform as perform_job
 from fspool.lab.replicas import stack
 from fspool.lab.runs import RunFolder
-from fspool.losses import chamfer
+from fspool.losses import assignment, chamfer
 from fspool.models import RecurrentDecoder, SetEncoder
 from fspool.models.released import FilledPool, FilledUnpool
 from fspool.report.markdown import markdown
@@ -248,6 +248,28 @@ def test_assignment_of_the_first_images():
     assert own._assign(y, batch)["assignment"] == pytest.approx([0, 0], abs=1e-9)
     assert len(own._assign(y + 0.1, batch)["assignment"]) == 2
     assert cell()._assign(y, batch) == {}
+
+
+def test_what_the_chamfer_loss_does_not_see():
+    a, b = (
+        torch.tensor(points, dtype=torch.float64).view(1, 3, 1)
+        for points in ([1, 1.001, 9], [1, 9, 9.001])
+    )
+    text = " ".join(table.note for table in mnist_reconstruction.RECONSTRUCTION_TABLES)
+    losses = f"{chamfer(a, b).item():.8f} apart by the Chamfer loss, {assignment(a, b).item():.1f} "
+    assert f"The sets [1, 1.001, 9] and [1, 9, 9.001] are {losses}by the assignment loss" in text
+
+
+def test_training_with_the_assignment_loss(tmp_path):
+    """One run, however many are asked for; the loss is that of the pairs."""
+    own = cell(pool="sum", decoder="mlp", assigned=True, steps=3, batch=2)
+    (job,) = jobs_of("mnist-reconstruction", "a", own, 6, tmp_path, CPU)
+    assert job.seeds == (0,)
+    (batch,) = own.batches([0], range(1), CPU)
+    y = own.output(trainer.build(own, [0], CPU), batch)
+    loss = own.loss(y, batch, own.match(y, batch))
+    torch.testing.assert_close(loss, assignment(y, batch.target).mean(-1))
+    assert perform_job([job], Options(), lambda event: None) == []
 
 
 @pytest.mark.parametrize("name", ["fspool", "sum-mlp", "sum-rnn", "max-mlp", "mean-mlp"])

@@ -104,7 +104,9 @@ RECONSTRUCTION_TABLES = (
     Table(
         title="Chamfer loss and assignment loss",
         note="Thousandths, noise 0.05; the assignment of the first 128 test images. A point may be "
-        "the nearest of many, but is assigned to one: a list whose points coincide pays for it.",
+        "the nearest of many, but is assigned to one: a list whose points coincide pays for it. "
+        "The sets [1, 1.001, 9] and [1, 9, 9.001] are 0.00000067 apart by the Chamfer loss, 21.3 "
+        "by the assignment loss.",
         columns=("Chamfer", "assignment"),
         rows={
             label: (Entry(f"{model}-s0.05", "chamfer"), Entry(f"{model}-s0.05", "assignment"))
