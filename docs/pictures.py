@@ -102,6 +102,7 @@ figure.table td span { display: block; }
 figure.table:is([style*=":2"], [style*=":3"]) td span { display: inline; margin-left: 0.3em; }
 figure.table .spread, figure.table .paper, figure.table .reached, figure.table .against {
   color: var(--color-foreground-secondary); }
+figure.table .against { white-space: normal; max-width: 8.5em; margin-left: auto !important; }
 figure.table .verdict.level, figure.table .verdict.ahead { color: #2e8b57; }
 figure.table .verdict.behind, figure.table .verdict.above, figure.table .verdict.below {
   color: #c8553d; }

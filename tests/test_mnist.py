@@ -403,6 +403,8 @@ def test_the_page_of_reconstructions(tmp_path):
     assert text.count("loss-s0_05") and "Sum + RNN</li>" not in text
     assert "Test Chamfer loss as published" in markdown(found)
     assert "Welch test" in markdown(found)
+    report.compact(found, tmp_path / "all.json")  # its arrays have lost their dtypes
+    assert page(report.collect(tmp_path / "all.json")).count("digits-") == text.count("digits-")
 
 
 def test_the_page_of_classifiers(tmp_path):

@@ -21,7 +21,7 @@ from .mnist_tables import RECONSTRUCTION_TABLES
 
 TITLE = "MNIST as sets: take the noise off the points of a digit"
 DECODERS = {"set": SetDecoder, "mlp": ListDecoder, "rnn": RecurrentDecoder}
-SHOWN = 8  # test images that are kept for the figures: the first ones
+SHOWN = 4  # test images that are kept for the figures: the first ones
 
 
 @dataclass(frozen=True, kw_only=True)

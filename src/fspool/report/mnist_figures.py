@@ -50,7 +50,7 @@ def _digits(name: str, ink: str, arrays: dict[str, Tensor], key: str, is_list: b
     rings = {"ms": 3.4, "mfc": "none", "mec": PALE, "mew": 0.5}
     dots = {"ms": 1.9, "color": ink, "mew": 0}
     with figure(3.4, bare=True) as (made, (axes,)):
-        for i, size in enumerate(arrays["size"][:4].tolist()):
+        for i, size in enumerate(arrays["size"][:4].long().tolist()):
             across, down = 1.25 * (i % 2), -1.25 * (i // 2)
             own = arrays[key][i] if is_list else arrays[key][i, :size]
             for points, style in ((arrays["target"][i, :size], rings), (own, dots)):
