@@ -18,7 +18,8 @@ from .replicas import select, stack
 from .runs import RunFolder, State
 from .several import Several, join, part_of, part_of_record
 
-CHUNK = 64  # steps between two records of the loss, and between two looks at the clock
+CHUNK = 64  # steps, at least, between two records of the loss, and two looks at the clock
+RECORDS = 1024  # about as many as a long run has
 
 
 def build(cell: Cell, seeds: Sequence[int], device: torch.device) -> nn.Module:
@@ -81,7 +82,8 @@ def train(
 
 def _chunk_end(cell: Cell, begin: int) -> int:
     """The steps that are done in one go end where somebody wants to look at the model."""
-    return min([begin + CHUNK, cell.steps, *(m for m in cell.milestones if m > begin)])
+    chunk = max(CHUNK, cell.steps // RECORDS)
+    return min([begin + chunk, cell.steps, *(m for m in cell.milestones if m > begin)])
 
 
 @torch.no_grad()
