@@ -249,11 +249,17 @@ def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.d
                 *(is_wide(ordered), tile, rows, FEATURES),
                 num_warps=2,
             )
-    out = torch.empty(sets.replicas, sets.dim, knots, dtype=dtype, device=z.device)
+    return finish_knots(sums, dtype)
+
+
+def finish_knots(sums: Tensor, dtype: torch.dtype) -> Tensor:
+    """Partial sums (G, parts, k, D) to (G, D, k)."""
+    replicas, parts, knots, dim = sums.shape
+    out = torch.empty(replicas, dim, knots, dtype=dtype, device=sums.device)
     if out.numel():
-        with torch.cuda.device_of(z):
+        with torch.cuda.device_of(sums):
             _finish[(out.numel() // FINISH + 1,)](
-                *(sums, out, parts, sets.dim, knots, out.numel()),
+                *(sums, out, parts, dim, knots, out.numel()),
                 *(PARTS, FINISH),
                 num_warps=4,
             )
