@@ -170,6 +170,15 @@ def loss_curve(cell, seeds):
     return torch.tensor([record["loss"] for record in state.curve], dtype=torch.float64)
 
 
+def test_long_runs_have_longer_chunks(monkeypatch):
+    cell = Polygons(points=4, batch=4, steps=40)
+    short = loss_curve(cell, [0])
+    monkeypatch.setattr(trainer, "RECORDS", 2)
+    long = loss_curve(cell, [0])
+    assert len(short) == 5 and len(long) == 2
+    torch.testing.assert_close(long.mean(), short.mean())
+
+
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
 def test_a_replica_is_the_single_run(changes, monkeypatch):
     monkeypatch.setattr(trainer, "CHUNK", 1)  # the loss of every step
