@@ -171,6 +171,7 @@ def loss_curve(cell, seeds):
 
 
 def test_long_runs_have_longer_chunks(monkeypatch):
+    monkeypatch.setattr(trainer, "CHUNK", 8)
     cell = Polygons(points=4, batch=4, steps=40)
     short = loss_curve(cell, [0])
     monkeypatch.setattr(trainer, "RECORDS", 2)
