@@ -48,9 +48,10 @@ def pool() -> None:
         x, weight = torch.randn(1, 1, 1 << log, 48), torch.randn(1, 48, 5)
         pool.pool(x, weight, None, None, None, True, True)
     weight = torch.randn(1, 16, 5)
-    kinds = [(8, "full"), (40, "mask"), (300, "lengths"), (1025, "offsets")]
+    kinds = [(8, "full"), (40, "mask"), (300, "lengths"), (1025, "offsets"), (1025, "own")]
     for n, kind in kinds:
-        x = torch.randn(1, n, 16) if kind == "offsets" else torch.randn(1, 1, n, 16)
+        packed = kind in ("offsets", "own")
+        x = torch.randn(1, n, 16) if packed else torch.randn(1, 1, n, 16)
         if kind == "mask":
             x = x.bfloat16()
         z = torch.randn(1, 1, 16)
@@ -59,6 +60,7 @@ def pool() -> None:
             "mask": (torch.ones(1, 1, n, dtype=torch.bool), None, None),
             "lengths": (None, torch.tensor([[n]]), None),
             "offsets": (None, None, torch.tensor([0, n])),
+            "own": (None, None, torch.tensor([[0, n]])),
         }[kind]
         _, ranks, kept = pool.pool(x, weight, *sets, True, True)
         pool.pull(z, x, weight, ranks, kept, *sets)

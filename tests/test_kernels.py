@@ -306,6 +306,7 @@ def operator_calls():
         (x, (None, lengths, None)),
         (x, (mask, None, None)),
         (packed, (None, None, offsets)),
+        (packed, (None, None, torch.tensor([[0, 4, 4, 13], [0, 4, 4, 15]]))),
     ):
         z = random(2, 3, 4)
         ranks = pool_kernels.ranks(data, *sets)
@@ -323,10 +324,7 @@ def operator_calls():
             yield "pool_ranked", (data, weight, None, *sets)
             yield "unpool", (z, weight, None, *sets, data.shape[-2])
             yield "knots", (z, data, None, *sets, 3, torch.float64)
-            values = data.sort(-2, descending=True).values
-            if sets[2] is not None:
-                pieces = data.split([4, 0, 11], 1)
-                values = torch.cat([p.sort(1, descending=True).values for p in pieces], 1)
+            values = torch.ops.fspool.to_ranks(data, ranks, *sets)
             tail = (torch.tensor(0.5).double(), None, *sets[1:])
             projected, normaliser = relaxed_kernels.sort(values, data, *tail)
             tail = (torch.tensor(0.5).double(), normaliser, *sets[1:])

@@ -32,11 +32,11 @@ STEEPEST = tl.constexpr(1e28)  # multiples of it stay finite, so that they leave
 
 
 @triton.jit
-def set_bounds(number, length, batch, lengths, offsets):
+def set_bounds(number, length, batch, apart, lengths, offsets):
     """First row of a set and the row after its last; inside the tensor whatever the sizes say."""
     if offsets is not None:
         first = (number // batch) * length
-        place = offsets + number % batch
+        place = offsets + number // batch * apart + number % batch
         start = tl.minimum(tl.maximum(tl.load(place).to(tl.int64), 0), length)
         stop = tl.minimum(tl.load(place + 1).to(tl.int64), length)
         start, stop = first + start, first + stop
@@ -49,11 +49,12 @@ def set_bounds(number, length, batch, lengths, offsets):
 
 
 @triton.jit
-def set_of_row(row, length, batch, searches, offsets):
+def set_of_row(row, length, batch, searches, apart, offsets):
     """The number of a row's set, counted over all replicas."""
     number = row // length
     if offsets is not None:  # how many sets end at or before the row, by bisection
         inner = row - number * length
+        offsets += number * apart
         low = tl.zeros_like(row)
         high = low + batch
         for _ in range(searches):
@@ -67,15 +68,17 @@ def set_of_row(row, length, batch, searches, offsets):
 
 
 @triton.jit
-def locate(rows, length, batch, searches, lengths, offsets, D, BR: tl.constexpr, BD: tl.constexpr):
+def locate(
+    rows, length, batch, searches, apart, lengths, offsets, D, BR: tl.constexpr, BD: tl.constexpr
+):
     """The tile of a program: where its entries lie, which rows and features are there at all, and
     how many rows of the set there are from each row on, forwards and backwards (0 in padding)."""
     blocks = tl.cdiv(D, BD)
     program = tl.program_id(0)
     row = (program // blocks).to(tl.int64) * BR + tl.arange(0, BR)
     feature = (program % blocks) * BD + tl.arange(0, BD)
-    number = set_of_row(tl.minimum(row, rows - 1), length, batch, searches, offsets)
-    start, stop = set_bounds(number, length, batch, lengths, offsets)
+    number = set_of_row(tl.minimum(row, rows - 1), length, batch, searches, apart, offsets)
+    start, stop = set_bounds(number, length, batch, apart, lengths, offsets)
     element = (row < rows) & (row >= start) & (row < stop)
     ahead = tl.where(element, stop - row, 0).to(tl.int32)
     behind = tl.where(element, row - start + 1, 0).to(tl.int32)
@@ -118,7 +121,7 @@ def row_step(values, x, away, inside, scale, own, seen, logit):
     return value, logit, entry, entry * (tl.load(x + away, mask=inside, other=0.0) - own)
 
 
-@triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
+@triton.jit(do_not_specialize=["rows", "length", "batch", "searches", "apart"])
 def sort_kernel(
     values,
     x,
@@ -129,6 +132,7 @@ def sort_kernel(
     length,
     batch,
     searches,
+    apart,
     lengths,
     offsets,
     D,
@@ -141,7 +145,7 @@ def sort_kernel(
     The m-th gap from the diagonal takes 2m - 1 times its width off the logit.
     """
     at, there, features, ahead, behind = locate(
-        rows, length, batch, searches, lengths, offsets, D, BR, BD
+        rows, length, batch, searches, apart, lengths, offsets, D, BR, BD
     )
     dtype: tl.constexpr = values.dtype.element_ty
     scale = steepness(temperature, dtype)
@@ -195,7 +199,7 @@ def column_step(values, a, projected, away, inside, scale, m, own, target, seen,
     return gap, logit, part, pull, pull * m
 
 
-@triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
+@triton.jit(do_not_specialize=["rows", "length", "batch", "searches", "apart"])
 def columns_kernel(
     values,
     a,
@@ -209,6 +213,7 @@ def columns_kernel(
     length,
     batch,
     searches,
+    apart,
     lengths,
     offsets,
     D,
@@ -224,7 +229,7 @@ def columns_kernel(
     large terms cancel here either.
     """
     at, there, features, ahead, behind = locate(
-        rows, length, batch, searches, lengths, offsets, D, BR, BD
+        rows, length, batch, searches, apart, lengths, offsets, D, BR, BD
     )
     dtype: tl.constexpr = values.dtype.element_ty
     scale = steepness(temperature, dtype)
@@ -288,15 +293,16 @@ def columns_kernel(
 # The rest of the slope
 
 
-@triton.jit(do_not_specialize=["length", "batch"])
+@triton.jit(do_not_specialize=["length", "batch", "apart"])
 def running_kernel(
-    sums, running, length, batch, lengths, offsets, D, BR: tl.constexpr, BD: tl.constexpr
+    sums, running, length, batch, apart, lengths, offsets, D, BR: tl.constexpr, BD: tl.constexpr
 ):
     """Running sums over every set: one program for a set and a few features."""
     blocks = tl.cdiv(D, BD)
     program = tl.program_id(0)
     feature = (program % blocks) * BD + tl.arange(0, BD)
-    start, stop = set_bounds((program // blocks).to(tl.int64), length, batch, lengths, offsets)
+    number = (program // blocks).to(tl.int64)
+    start, stop = set_bounds(number, length, batch, apart, lengths, offsets)
     carry = tl.zeros((BD,), tl.float64)
     for first in range(start, stop, BR):
         row = first + tl.arange(0, BR)
@@ -307,7 +313,7 @@ def running_kernel(
         carry += tl.sum(part, 0)
 
 
-@triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
+@triton.jit(do_not_specialize=["rows", "length", "batch", "searches", "apart"])
 def slope_kernel(
     values,
     sums,
@@ -319,6 +325,7 @@ def slope_kernel(
     length,
     batch,
     searches,
+    apart,
     lengths,
     offsets,
     D,
@@ -328,7 +335,7 @@ def slope_kernel(
 ):
     """Put the slope together, with the sums over all larger and all smaller values: skip ties."""
     at, there, features, ahead, behind = locate(
-        rows, length, batch, searches, lengths, offsets, D, BR, BD
+        rows, length, batch, searches, apart, lengths, offsets, D, BR, BD
     )
     inside = (ahead > 0) & features
     values += at
@@ -377,6 +384,7 @@ class Layout(NamedTuple):
     length: int  # rows of a slot, or of all packed sets of a replica
     batch: int  # packed sets of a replica
     searches: int  # bisections that find one of them
+    apart: int  # how far, the offsets of two replicas; 0 where they are the same
     lengths: Tensor | None
     offsets: Tensor | None
     dim: int
@@ -395,12 +403,13 @@ class Layout(NamedTuple):
 def describe(values: Tensor, lengths: Tensor | None, offsets: Tensor | None) -> Layout:
     length, dim = values.shape[-2:]
     rows = values.shape[:-1].numel()
-    batch = 0 if offsets is None else len(offsets) - 1
+    batch = 0 if offsets is None else offsets.shape[-1] - 1
+    apart = batch + 1 if offsets is not None and offsets.ndim == 2 else 0
     if lengths is not None:
         lengths = lengths.expand(values.shape[:2]).contiguous()
     if offsets is not None:
         offsets = offsets.contiguous()
-    return Layout(rows, length, batch, batch.bit_length(), lengths, offsets, dim)
+    return Layout(rows, length, batch, batch.bit_length(), apart, lengths, offsets, dim)
 
 
 def launch(kernel, sets: Layout, tensors: list[Tensor | None]) -> None:
@@ -416,7 +425,7 @@ def launch_running(sets: Layout, sums: Tensor, running: Tensor) -> None:
     """Its programs are sets, not rows; 8 features are as much as memory hands out at once."""
     width = min(triton.next_power_of_2(sets.dim), 8)
     grid = (sets.count * triton.cdiv(sets.dim, width),)
-    layout = (sets.length, sets.batch, sets.lengths, sets.offsets, sets.dim)
+    layout = (sets.length, sets.batch, sets.apart, sets.lengths, sets.offsets, sets.dim)
     running_kernel[grid](sums, running, *layout, SCAN, width, num_warps=4)
 
 
