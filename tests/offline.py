@@ -112,8 +112,17 @@ def recurrence() -> None:
         recurrence.pull(hidden, hidden, cells, state, weight, bias)
 
 
+def neighbours() -> None:
+    from fspool.kernels.cuda import neighbours
+
+    for dim, dtype in ((1, torch.float32), (32, torch.bfloat16), (64, torch.float32)):
+        for edges in (200, 9000):  # few neighbours, and many
+            x, starts = torch.randn(2, 100, dim, dtype=dtype), torch.zeros(2, 101).int()
+            neighbours.neighbour_sum(x, starts, torch.zeros(2, edges).int())
+
+
 if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
-    everything = (pool, relaxed_sort, chamfer, recurrence)
+    everything = (pool, relaxed_sort, chamfer, recurrence, neighbours)
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

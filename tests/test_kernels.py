@@ -343,6 +343,9 @@ def operator_calls():
     hidden, cells = torch.ops.fspool.recurrence(*lstm, 5)
     yield "recurrence", (*lstm, 5)
     yield "recurrence_pull", (random(2, 3, 5, 4), hidden, cells, *lstm)
+    starts, sources = torch.tensor([[0, 1, 2, 2], [0, 2, 3, 4]]), torch.tensor([[1, 0], [1, 2]])
+    sources = torch.cat((sources, torch.tensor([[9, -9], [0, 0]])), 1)  # 9 and -9: not used
+    yield "neighbour_sum", (random(2, 3, 4), starts, sources)
 
 
 def test_opcheck_of_every_operator():
