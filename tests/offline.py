@@ -121,8 +121,22 @@ def neighbours() -> None:
             neighbours.neighbour_sum(x, starts, torch.zeros(2, edges).int())
 
 
+def row_norm() -> None:
+    from fspool.kernels.cuda import row_norm
+
+    for dim, dtype, relu in (
+        (16, torch.float32, True),
+        (64, torch.float32, False),
+        (100, torch.bfloat16, True),
+    ):
+        x, rows = torch.randn(2, 500, dim, dtype=dtype), torch.tensor([500, 3])
+        one = torch.ones(2, dim)
+        row_norm.row_norm(x, rows, one, one, one, one, 1e-5, 0.1, relu)
+        row_norm.pull(x, x, rows, one, one, one, 1e-5, relu)
+
+
 if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
-    everything = (pool, relaxed_sort, chamfer, recurrence, neighbours)
+    everything = (pool, relaxed_sort, chamfer, recurrence, neighbours, row_norm)
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

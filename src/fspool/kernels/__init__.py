@@ -1,6 +1,6 @@
 """The operators of `functional` and `losses` made fast and registered. Importing does that."""
 
-from . import by_rank, chamfer, neighbours, permutation, pool, recurrence, relaxed_sort
+from . import by_rank, chamfer, neighbours, permutation, pool, recurrence, relaxed_sort, row_norm
 
 __all__ = [
     "by_rank",
@@ -10,4 +10,5 @@ __all__ = [
     "pool",
     "recurrence",
     "relaxed_sort",
+    "row_norm",
 ]
