@@ -281,7 +281,7 @@ def big():
     offsets = torch.nn.functional.pad(sizes.cumsum(1), (1, 0)).clamp(max=capacity)
     x = draw(groups, capacity, 16, dtype=torch.float32)
     x[~rows_inside(offsets, capacity)] = NAN
-    weight = draw(groups, 16, 20, dtype=torch.float32)
+    weight = 0.02 * draw(groups, 16, 20, dtype=torch.float32)  # sums of a moderate size
     return x.to(DEVICE), weight.to(DEVICE), offsets.to(DEVICE)
 
 
@@ -291,7 +291,7 @@ def test_cuda_is_the_definition_in_float64():
     single = everything(x, weight, weight, None, offsets=offsets)
     exact = everything(x.double(), weight.double(), weight.double(), None, offsets=offsets)
     for a, b in zip(single, exact, strict=True):
-        assert (a.double() - b).abs().max() <= 1e-4 * b.abs().max()
+        assert (a.double() - b).abs().max() <= 1e-5 * b.abs().max()
 
 
 @needs_gpu

@@ -6,6 +6,8 @@ Without a GPU the kernels run in Triton's interpreter; what needs a real one is 
 import pytest
 import torch
 
+from fspool.functional import dispatch
+from fspool.functional import row_norm as functional
 from fspool.functional.row_norm import row_norm_definition
 from fspool.lab.replicas import stack
 from fspool.models.batch_norm import BatchNorm
@@ -177,7 +179,7 @@ def test_nothing(shape):
 # The operators
 
 
-def double_example(relu):
+def double_example():
     inputs = example([4, 0, 6], 7, 3)
     x, rows, *numbers = (t.double() if t.is_floating_point() else t for t in inputs)
     return x.nan_to_num(), rows, *numbers
@@ -185,7 +187,7 @@ def double_example(relu):
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_derivatives_of_the_operator(relu):
-    x, rows, weight, bias, *running = double_example(relu)
+    x, rows, weight, bias, *running = double_example()
     inputs = [t.requires_grad_() for t in (x, weight, bias)]
 
     def function(x, weight, bias):
@@ -196,8 +198,25 @@ def test_derivatives_of_the_operator(relu):
     assert torch.autograd.gradgradcheck(function, inputs)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_layer_by_the_operators(compiled, monkeypatch):
+    """As on CUDA, where it is not left to the definition."""
+    layers = [stack([BatchNorm(3, relu=True) for _ in range(3)]) for _ in range(2)]
+    x, rows, weight, bias, *_ = double_example()
+    with torch.no_grad():
+        for layer in layers:
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+    x, g = x.float().requires_grad_(), torch.randn(x.shape)
+    expected = step(layers[0], x, rows, g)
+    monkeypatch.setattr(functional, "on_device", dispatch.fastest)
+    layer = torch.compile(layers[1], fullgraph=True) if compiled else layers[1]
+    for name, a, b in zip(STEP, step(layer, x, rows, g), expected, strict=True):
+        torch.testing.assert_close(a, b, msg=lambda text, name=name: f"{name}: {text}")
+
+
 def test_what_nobody_asks_for_has_no_gradient():
-    x, rows, weight, *rest = double_example(False)
+    x, rows, weight, *rest = double_example()
     out = torch.ops.fspool.row_norm(
         x.requires_grad_(), rows, weight.requires_grad_(), *rest, EPS, MOMENTUM, False
     )
@@ -217,6 +236,9 @@ def big(groups=20, length=1300, dim=64, relu=True):
         layer.weight.copy_(inputs[2])
         layer.bias.copy_(inputs[3])
     return layer, inputs[0].to(DEVICE), inputs[1].to(DEVICE)
+
+
+STEP = "y dx dweight dbias running_mean running_var".split()
 
 
 def step(layer, x, rows, g):

@@ -56,21 +56,20 @@ pull = operator(
 def _remember(ctx, inputs, output) -> None:
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
-    *tensors, ctx.eps, ctx.momentum, ctx.relu = inputs
-    ctx.save_for_backward(*tensors, *output[1:3])
+    ctx.eps, _, ctx.relu = inputs[6:]
+    ctx.save_for_backward(*inputs[:4], *output[1:3])  # running numbers will be written over
 
 
 def _backward(ctx, dy: Tensor | None, *_):
     if dy is None:
         return (None,) * 9
-    *inputs, mean, var = ctx.saved_tensors
-    x, rows, weight, bias, *running = inputs
+    x, rows, weight, bias, mean, var = ctx.saved_tensors
     if not torch.is_grad_enabled():  # the common case
         dx, dw, db = pull(dy, x, rows, weight, mean, var, ctx.eps, ctx.relu)
         return dx, None, dw, db, *[None] * 5
 
     def definition(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        rest = (*running, ctx.eps, ctx.momentum, ctx.relu)
+        rest = (mean, var, ctx.eps, 0.0, ctx.relu)  # y knows nothing of running numbers
         return row_norm_definition(x, rows, weight, bias, *rest)[0]
 
     _, back = torch.func.vjp(definition, x, weight, bias)  # where second derivatives are wanted
