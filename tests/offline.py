@@ -48,9 +48,10 @@ def pool() -> None:
         x, weight = torch.randn(1, 1, 1 << log, 48), torch.randn(1, 48, 5)
         pool.pool(x, weight, None, None, None, True, True)
     weight = torch.randn(1, 16, 5)
-    kinds = [(8, "full"), (40, "mask"), (300, "lengths"), (1025, "offsets")]
+    kinds = [(8, "full"), (40, "mask"), (300, "lengths"), (1025, "offsets"), (1025, "own")]
     for n, kind in kinds:
-        x = torch.randn(1, n, 16) if kind == "offsets" else torch.randn(1, 1, n, 16)
+        packed = kind in ("offsets", "own")
+        x = torch.randn(1, n, 16) if packed else torch.randn(1, 1, n, 16)
         if kind == "mask":
             x = x.bfloat16()
         z = torch.randn(1, 1, 16)
@@ -59,6 +60,7 @@ def pool() -> None:
             "mask": (torch.ones(1, 1, n, dtype=torch.bool), None, None),
             "lengths": (None, torch.tensor([[n]]), None),
             "offsets": (None, None, torch.tensor([0, n])),
+            "own": (None, None, torch.tensor([[0, n]])),
         }[kind]
         _, ranks, kept = pool.pool(x, weight, *sets, True, True)
         pool.pull(z, x, weight, ranks, kept, *sets)
@@ -110,8 +112,31 @@ def recurrence() -> None:
         recurrence.pull(hidden, hidden, cells, state, weight, bias)
 
 
+def neighbours() -> None:
+    from fspool.kernels.cuda import neighbours
+
+    for dim, dtype in ((1, torch.float32), (32, torch.bfloat16), (64, torch.float32)):
+        for edges in (200, 9000):  # few neighbours, and many
+            x, starts = torch.randn(2, 100, dim, dtype=dtype), torch.zeros(2, 101).int()
+            neighbours.neighbour_sum(x, starts, torch.zeros(2, edges).int())
+
+
+def row_norm() -> None:
+    from fspool.kernels.cuda import row_norm
+
+    for dim, dtype, relu in (
+        (16, torch.float32, True),
+        (64, torch.float32, False),
+        (100, torch.bfloat16, True),
+    ):
+        x, rows = torch.randn(2, 500, dim, dtype=dtype), torch.tensor([500, 3])
+        one = torch.ones(2, dim)
+        row_norm.row_norm(x, rows, one, one, one, one, 1e-5, 0.1, relu)
+        row_norm.pull(x, x, rows, one, one, one, 1e-5, relu)
+
+
 if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
-    everything = (pool, relaxed_sort, chamfer, recurrence)
+    everything = (pool, relaxed_sort, chamfer, recurrence, neighbours, row_norm)
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

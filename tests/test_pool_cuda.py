@@ -117,7 +117,7 @@ def test_large_sets(small_tiles, n, ties):
 
 
 @pytest.mark.parametrize("n", [40] if CPU else [40, 300, 1024, 5000])
-@pytest.mark.parametrize("kind", ["lengths", "mask", "packed"])
+@pytest.mark.parametrize("kind", ["lengths", "mask", "packed", "own"])
 @pytest.mark.parametrize("big", [False, True])
 def test_sets_of_many_sizes(n, kind, big, request):
     if big:
@@ -132,11 +132,16 @@ def test_sets_of_many_sizes(n, kind, big, request):
     elif kind == "lengths":
         layout = Padded((2, 5, n), x.device, lengths=sizes)
     else:
-        offsets = torch.nn.functional.pad(sizes[0].cumsum(0), (1, 0))
-        x = draw(2, int(offsets[-1]), 3)
+        sizes = sizes if kind == "own" else sizes[0]
+        offsets = torch.nn.functional.pad(sizes.cumsum(-1), (1, 0))
+        x = draw(2, int(offsets.max()), 3)
         x[..., 1] = x[..., 1].round()
         layout = Packed((2, 5, x.shape[1]), x.device, offsets)
-    if kind != "packed":
+        outside = torch.zeros(x.shape[:2], dtype=torch.bool, device=DEVICE)
+        if kind == "own":
+            outside = ~layout.inside.squeeze(-1)
+            assert outside.any()
+    if outside.any():
         x[outside] = torch.tensor([float("nan"), float("inf"), 1e30], device=DEVICE)
     check(x, draw(2, 3, 7), layout)
 
@@ -220,6 +225,26 @@ def test_offsets_with_strides():
     y = pool.pool(x, weight, None, None, offsets, False, False)[0]
     expected = pool.pool(x, weight, None, None, offsets.contiguous(), False, False)[0]
     assert torch.equal(y, expected)
+
+
+def test_the_largest_sets_of_every_replica(small_tiles):
+    """Few of many: they are looked for in each replica."""
+    sizes = torch.ones(2, 20, dtype=torch.long)
+    sizes[0, 3], sizes[1, 17], sizes[1, 18] = (21, 18, 17) if CPU else (3000, 1100, 1025)
+    offsets = torch.nn.functional.pad(sizes.cumsum(1), (1, 0)).to(DEVICE)
+    x = draw(2, int(offsets.max()) + 3, 3)
+    layout = Packed((2, 20, x.shape[1]), x.device, offsets)
+    where = sets.Sets(x.shape, None, None, offsets)
+    assert where.larger(pool.TOP)[1] < 20
+    x[~layout.inside.expand_as(x)] = float("nan")
+    check(x, draw(2, 3, 7), layout)
+
+
+def test_rows_of_no_set():
+    x = draw(2, 9, 3).fill_(float("nan"))
+    check(x, draw(2, 3, 4), Packed((2, 0, 9), x.device, torch.zeros(2, 1, device=DEVICE).long()))
+    empty = torch.zeros(2, 4, dtype=torch.int32, device=DEVICE)
+    check(x, draw(2, 3, 4), Packed((2, 3, 9), x.device, empty))
 
 
 def test_sets_that_torch_sorts(monkeypatch):

@@ -203,6 +203,22 @@ def test_replicas_of_any_strides(layout):
 
 
 @pytest.mark.usefixtures("large_tiles")
+def test_replicas_with_offsets_of_their_own():
+    """The second has fewer rows, and NaN after them."""
+    tau, runs = torch.tensor(0.5), [make_sets(sizes, 3) for sizes in ((4, 2, 3), (1, 0, 5))]
+    stacks, offsets = zip(*(packed(sets) for sets in runs), strict=True)
+    pad = torch.nn.functional.pad
+    fitted = [pad(t, (0, 0, 0, 3), value=NAN) for t in stacks[1]]
+    together = [torch.cat(pair) for pair in zip(stacks[0], fitted, strict=True)]
+    got = run(*together, tau, offsets=torch.stack(offsets))
+    for g, sets in enumerate(runs):
+        for name, mine, truth in zip(NAMES, got, define_all(sets, tau), strict=True):
+            end = int(offsets[g][-1])
+            assert_near([mine[g, :end]], truth, name, 1e-5)
+            assert not mine[g, end:].any(), name
+
+
+@pytest.mark.usefixtures("large_tiles")
 def test_the_coldest_sort_is_the_ordinary_one_with_ties_averaged():
     values = torch.tensor([3.0, 2.0, 2.0, -1.0])[:, None]
     tau = torch.tensor(torch.finfo(torch.float32).tiny)

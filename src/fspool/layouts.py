@@ -133,7 +133,12 @@ class Padded:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """G x B sets behind one another: set b is rows ``offsets[b]:offsets[b + 1]`` of T."""
+    """G x B sets behind one another: set b is rows ``offsets[b]:offsets[b + 1]`` of T.
+
+    Offsets (B + 1,) are those of all replicas. With (G, B + 1) every replica has its own, which may
+    end before T: the rows after them are no elements. They make up one more set, number B, that
+    nobody asks for.
+    """
 
     shape: tuple[int, int, int]  # G, B, T
     device: torch.device
@@ -144,65 +149,106 @@ class Packed:
     full = False
     mask = None
     lengths = None
-    inside = None  # every row is an element
 
     @property
     def layout(self) -> str:
         return "packed" if self.ragged is None else "jagged"
 
     @property
+    def own(self) -> bool:
+        """Has every replica offsets of its own?"""
+        return self.offsets.ndim == 2
+
+    @property
     def sizes(self) -> Tensor:
         return self.offsets.diff().expand(self.shape[0], -1)
 
     @property
+    def inside(self) -> Tensor | None:
+        """Which rows are elements, (G, T, 1); None when all are."""
+        return (self._rows < self.offsets[:, -1:]).unsqueeze(-1) if self.own else None
+
+    @property
+    def bins(self) -> int:
+        """How many sets there are with the one of no elements."""
+        return self.shape[1] + self.own
+
+    @property
     def set_ids(self) -> Tensor:
-        """The set of every row, (T,)."""
-        rows = torch.arange(self.shape[2], device=self.device)
-        ids = torch.bucketize(rows, self.offsets[1:], right=True)
-        return ids.clamp(max=max(self.shape[1] - 1, 0))  # stay in bounds on unchecked offsets
+        """The set of every row, (T,) or (G, T)."""
+        groups, batch, length = self.shape
+        if not self.own:
+            ids = torch.bucketize(self._rows, self.offsets[1:], right=True)
+            return ids.clamp(max=max(batch - 1, 0))  # stay in bounds on unchecked offsets
+        first = torch.arange(groups, device=self.device).unsqueeze(-1)
+        ends = (self.offsets + first * length).flatten()  # all replicas behind one another
+        rows = torch.arange(groups * length, device=self.device)
+        ids = torch.bucketize(rows, ends, right=True).reshape(groups, length)
+        return (ids - first * (batch + 1) - 1).clamp(0, batch)
 
     @property
     def element_sizes(self) -> Tensor:
-        return self.offsets.diff()[self.set_ids][None, :, None]
+        ids = self.set_ids
+        sizes = self._at((ids + 1).clamp(max=self.shape[1])) - self._at(ids)
+        return sizes if self.own else sizes.unsqueeze(0)
 
     @property
     def iota(self) -> Tensor:
-        rows = torch.arange(self.shape[2], device=self.device)
-        return (rows - self.offsets[self.set_ids])[None, :, None]
+        iota = self._rows.unsqueeze(-1) - self._first_rows()
+        return iota if self.own else iota.unsqueeze(0)
+
+    @property
+    def _rows(self) -> Tensor:
+        return torch.arange(self.shape[2], device=self.device)
+
+    def _at(self, ids: Tensor) -> Tensor:
+        """The offsets of some sets, (T, 1) or (G, T, 1)."""
+        return self.offsets.gather(-1, ids).unsqueeze(-1)
+
+    def _first_rows(self) -> Tensor:
+        return self._at(self.set_ids)
 
     def ranks(self, x: Tensor) -> Tensor:
+        """Rank of every element in its set; 0 for what is none."""
         if torch.onnx.is_in_onnx_export():  # no stable sort there to go by set after going by value
             rows = self.shape[2]
             return self.unpad(self.padded(rows).ranks(self.pad(x, rows)))
         order = x.sort(dim=-2, descending=True, stable=True).indices
-        order = order.gather(-2, self.set_ids[order].sort(dim=-2, stable=True).indices)
-        return invert(order) - self._first_rows()
-
-    def _first_rows(self) -> Tensor:
-        return self.offsets[self.set_ids].unsqueeze(-1)
+        ids = self.set_ids.unsqueeze(-1).expand_as(x).gather(-2, order)
+        order = order.gather(-2, ids.sort(dim=-2, stable=True).indices)
+        return self.clear(invert(order) - self._first_rows(), 0)
 
     def clear(self, x: Tensor, value: float = 0.0) -> Tensor:
-        return x
+        return x.masked_fill(~self.inside, value) if self.own else x
 
     def clear_ranks(self, v: Tensor) -> Tensor:
-        return v
+        return self.clear(v)
 
     def sum(self, x: Tensor) -> Tensor:
         groups, batch, _ = self.shape
-        return x.new_zeros(groups, batch, x.shape[-1]).index_add(1, self.set_ids, x)
+        total = x.new_zeros(groups, self.bins, x.shape[-1])
+        if not self.own:
+            return total.index_add(1, self.set_ids, x)
+        return total.scatter_add(1, self.set_ids.unsqueeze(-1).expand_as(x), x)[:, :batch]
 
     def spread(self, z: Tensor) -> Tensor:
-        return z[:, self.set_ids]
+        if not self.own:
+            return z[:, self.set_ids]
+        ids = self.set_ids.unsqueeze(-1).expand(-1, -1, z.shape[-1])
+        return torch.nn.functional.pad(z, (0, 0, 0, 1)).gather(1, ids)
 
     def to_ranks(self, x: Tensor, ranks: Tensor) -> Tensor:
-        x = x.expand(ranks.shape)
-        return torch.zeros_like(x).scatter(-2, ranks + self._first_rows(), x)
+        x = self.clear(x.expand(ranks.shape))
+        return torch.zeros_like(x).scatter(-2, self._places(ranks), x)
 
     def from_ranks(self, v: Tensor, ranks: Tensor) -> Tensor:
-        return v.expand(ranks.shape).gather(-2, ranks + self._first_rows())
+        return self.clear(v.expand(ranks.shape).gather(-2, self._places(ranks)))
+
+    def _places(self, ranks: Tensor) -> Tensor:
+        return ranks + self._first_rows()
 
     def indices(self, ranks: Tensor) -> Tensor:
-        return invert(ranks + self._first_rows())
+        return self.clear(invert(self._places(ranks)), -1)
 
     def pad(self, x: Tensor, length: int | None = None) -> Tensor:
         """(G, T, D) to (G, B, N, D); N is the largest size: on CUDA this waits for the device.
@@ -213,21 +259,30 @@ class Packed:
         if length is None:
             unknown = is_traced(self.offsets) or self.offsets.is_meta
             length = rows if unknown else self._largest()
-        out = x.new_zeros(groups, batch * length, x.shape[-1])
-        return out.index_copy(1, self._slots(length), x).unflatten(1, (batch, length))
+        out = x.new_zeros(groups, batch * length + self.own, x.shape[-1])
+        slots = self._slots(length)
+        if self.own:  # one slot more, for what is no element
+            out = out.scatter(1, slots.unsqueeze(-1).expand_as(x), self.clear(x))[:, :-1]
+        else:
+            out = out.index_copy(1, slots, x)
+        return out.unflatten(1, (batch, length))
 
     def _largest(self) -> int:
-        return int(self.offsets.diff().max()) if self.shape[1] else 0
+        sizes = self.offsets.diff()
+        return int(sizes.max()) if sizes.numel() else 0
 
     def unpad(self, x: Tensor) -> Tensor:
         """The way back from :meth:`pad`."""
-        length = x.shape[-2]
-        return x.flatten(1, 2)[:, self._slots(length)]
+        slots, x = self._slots(x.shape[-2]), x.flatten(1, 2)
+        if not self.own:
+            return x[:, slots]
+        slots = slots.unsqueeze(-1).expand(-1, -1, x.shape[-1])
+        return torch.nn.functional.pad(x, (0, 0, 0, 1)).gather(1, slots)
 
     def _slots(self, length: int) -> Tensor:
         ids = self.set_ids
-        row = torch.arange(self.shape[2], device=self.device) - self.offsets[ids]
-        return ids * length + row
+        slots = ids * length + self._rows - self.offsets.gather(-1, ids)
+        return slots.clamp(max=self.shape[1] * length) if self.own else slots
 
     def padded(self, length: int) -> Padded:
         """The description of what :meth:`pad` returns."""

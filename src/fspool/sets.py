@@ -11,7 +11,9 @@ jagged    nested ``(B, j, D)``            carried by the nested tensor itself
 ========  ==============================  =========================================
 
 Padded and packed tensors may carry one more leading axis G, the replica axis: G independent runs.
-Inside the package every batch has it (``G = 1`` where the user gave none).
+Inside the package every batch has it (``G = 1`` where the user gave none). Mask, sizes and offsets
+may carry it too; then every replica has its own. Offsets ``(G, B + 1)`` may end before T, since not
+all replicas have as many elements: the rows after them belong to no set, whatever they hold.
 """
 
 from __future__ import annotations
@@ -189,29 +191,42 @@ def _read_nested(x: Tensor) -> tuple[Packed, Tensor]:
 
 def _read_packed(x: Tensor, offsets: Tensor, replicas: bool | None) -> tuple[Packed, Tensor]:
     _check_axes(x, "packed", 2, "(T, D)", replicas)
-    check_offsets(offsets, x)
+    check_offsets(offsets, x, own=x.ndim == 3)
     replicas, x = x.ndim == 3, (x if x.ndim == 3 else x.unsqueeze(0))
     groups, rows, _ = x.shape
-    shape = (groups, offsets.shape[0] - 1, rows)
+    shape = (groups, offsets.shape[-1] - 1, rows)
     return Packed(shape, x.device, offsets.long(), replicas), x
 
 
-def check_offsets(offsets: Tensor, x: Tensor | None, name: str = "offsets") -> None:
-    """For packed sets, ``name`` being what the user calls them."""
+def check_offsets(
+    offsets: Tensor, x: Tensor | None, name: str = "offsets", own: bool = False
+) -> None:
+    """For packed sets, ``name`` being what the user calls them; ``own`` if replicas may differ."""
     check_integer(name, offsets)
     if x is not None:
         check_device(name, offsets, "x", x.device)
-    if offsets.ndim != 1 or offsets.shape[0] < 1:
+    may, own = own, own and offsets.ndim == 2 and offsets.shape[0] == x.shape[0]
+    if not (own or offsets.ndim == 1) or offsets.shape[-1] < 1:
         raise ValueError(
-            f"{name} has shape {tuple(offsets.shape)}; expected (B + 1,): "
+            f"{name} has shape {tuple(offsets.shape)}; expected (B + 1,)"
+            f"{f' or ({x.shape[0]}, B + 1)' if may else ''}: "
             "where each set starts, and the end of the last."
         )
     if not readable(offsets):
         return
+    if not own:
+        return _check_offset_values(offsets.long(), x, name)
+    offsets = offsets.long()
+    wrong = (offsets[:, 0] != 0) | (offsets.diff() < 0).any(1) | (offsets[:, -1] > x.shape[1])
+    for g in wrong.nonzero().flatten()[:1].tolist():
+        _check_offset_values(offsets[g], x, f"{name}[{g}]", "at most ")
+
+
+def _check_offset_values(offsets: Tensor, x: Tensor | None, name: str, most: str = "") -> None:
     first, last = int(offsets[0]), int(offsets[-1])
     if first != 0:
         raise ValueError(f"{name} starts at {first}; expected 0, the first row of x.")
-    drops = (offsets.long().diff() < 0).nonzero()
+    drops = (offsets.diff() < 0).nonzero()
     if len(drops):
         i = int(drops[0])
         raise ValueError(
@@ -219,7 +234,9 @@ def check_offsets(offsets: Tensor, x: Tensor | None, name: str = "offsets") -> N
             f"{i + 1}; expected values that never decrease."
         )
     if x is not None and last != x.shape[-2]:
-        raise ValueError(f"{name} ends at {last}; expected {x.shape[-2]}, the number of rows of x.")
+        raise ValueError(
+            f"{name} ends at {last}; expected {most}{x.shape[-2]}, the number of rows of x."
+        )
 
 
 def _read_padded(

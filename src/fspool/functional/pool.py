@@ -50,7 +50,8 @@ def fspool(
     Returns:
         ``(B, D)`` in the dtype of x. With a replica axis, x ``(G, B, N, D)`` and weight
         ``(G, D, k)`` give ``(G, B, D)``. The empty set gives zeros; one element alone takes the
-        first knot. Padding never matters, whatever it holds.
+        first knot. Padding never matters, whatever it holds; nor do, where replicas have offsets
+        ``(G, B + 1)`` of their own that end before T, the rows after them.
 
     Example:
         >>> x = torch.tensor([[[3.0, 1.0], [1.0, 2.0], [2.0, 3.0]]])

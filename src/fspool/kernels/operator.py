@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from ..functional import dispatch
 
 SETS = "Tensor? mask, Tensor? lengths, Tensor? offsets"
-SHARED = ("offsets", "temperature")  # tensors without a replica axis
+SHARED = {"offsets": 1, "temperature": 0}  # axes of tensors where they have no replica axis
 HAS_TRITON = find_spec("triton") is not None
 
 
@@ -68,9 +68,12 @@ def _fold(op: torch._ops.OpOverload) -> Callable:
 
     arguments = [argument.name for argument in op._schema.arguments]
 
+    def is_shared(name, value, dim) -> bool:
+        return name in SHARED and value.ndim - (dim is not None) == SHARED[name]
+
     def rule(info, in_dims, *values):
         named = list(zip(arguments, values, in_dims, strict=True))
-        if any(name in SHARED and dim is not None for name, _, dim in named):
+        if any(dim is not None and is_shared(name, value, dim) for name, value, dim in named):
             each = [
                 op(*(v if d is None else v.select(d, i) for _, v, d in named))
                 for i in range(info.batch_size)
@@ -79,7 +82,7 @@ def _fold(op: torch._ops.OpOverload) -> Callable:
             return out, pytree.tree_map(lambda _: 0, out)
         folded = []
         for name, value, dim in named:
-            if isinstance(value, Tensor) and name not in SHARED:
+            if isinstance(value, Tensor) and not is_shared(name, value, dim):
                 value = value.unsqueeze(0) if dim is None else value.movedim(dim, 0)
                 value = value.expand(info.batch_size, *value.shape[1:]).flatten(0, 1)
             folded.append(value)

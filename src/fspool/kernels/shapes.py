@@ -19,7 +19,7 @@ def rank_dtype(shape: tuple[int, ...], offsets: Tensor | None) -> torch.dtype:
 
 
 def pooled_shape(x: Tensor, offsets: Tensor | None) -> tuple[int, int, int]:
-    batch = x.shape[1] if offsets is None else offsets.shape[0] - 1
+    batch = x.shape[1] if offsets is None else offsets.shape[-1] - 1
     return x.shape[0], batch, x.shape[-1]
 
 
@@ -33,7 +33,7 @@ def layout_of(shape: tuple[int, ...], device: torch.device, mask, lengths, offse
     """The sets of an x of this shape, as the definitions know them."""
     if offsets is None:
         return Padded(tuple(shape[:3]), device, mask, lengths)
-    return Packed((shape[0], offsets.shape[0] - 1, shape[1]), device, offsets)
+    return Packed((shape[0], offsets.shape[-1] - 1, shape[1]), device, offsets)
 
 
 def no_ranks(x: Tensor, offsets: Tensor | None) -> Tensor:

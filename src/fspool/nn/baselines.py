@@ -54,7 +54,7 @@ class MaxPool(_Pool):
             y = lowest.amax(-2)
         else:
             groups, batch, _ = sets.shape
-            ids = sets.set_ids[None, :, None].expand_as(x)
-            y = x.new_full((groups, batch, x.shape[-1]), float("-inf"))
-            y = y.scatter_reduce(1, ids, x, "amax")
+            ids = sets.set_ids.unsqueeze(-1).expand_as(x)
+            y = x.new_full((groups, sets.bins, x.shape[-1]), float("-inf"))
+            y = y.scatter_reduce(1, ids, sets.clear(x), "amax")[:, :batch]
         return torch.where((sets.sizes > 0).unsqueeze(-1), y, 0.0)

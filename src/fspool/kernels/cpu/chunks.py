@@ -66,9 +66,9 @@ def plan(
     row_of = None
     if offsets is not None:
         groups, rows = shape[:2]
-        bounds = offsets.numpy()
-        sizes = np.tile(np.diff(bounds), groups)
-        starts = (np.arange(groups)[:, None] * rows + bounds[:-1]).ravel()
+        bounds = np.broadcast_to(offsets.numpy(), (groups, offsets.shape[-1]))
+        sizes = np.diff(bounds).ravel()
+        starts = (np.arange(groups)[:, None] * rows + bounds[:, :-1]).ravel()
     else:
         groups, batch, length = shape[:3]
         starts = np.arange(groups * batch) * length

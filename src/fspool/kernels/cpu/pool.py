@@ -69,6 +69,8 @@ def _new_ranks(x: Tensor, chunks: list[Chunk], mask: Tensor | None, offsets) -> 
     ranks = empty(x.shape, rank_dtype(x.shape, offsets))
     if covers(chunks, x):
         return ranks
+    if offsets is not None:  # what is no element of a replica that has fewer
+        return ranks.zero_()
     if mask is None:
         fill = torch.arange(x.shape[2])
     else:

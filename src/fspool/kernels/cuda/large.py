@@ -77,7 +77,7 @@ def _exchange_blocks(
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=(*ANY, "above"))
+@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
 def _sort(
     x_ptr,
     w_ptr,
@@ -85,7 +85,9 @@ def _sort(
     key_ptr,
     column_ptr,
     number_ptr,
+    numbers,
     offsets_ptr,
+    apart,
     sizes_ptr,
     mask_ptr,
     batch,
@@ -108,8 +110,8 @@ def _sort(
     HALF: tl.constexpr = TILE // 2
     g, b, d = program(dim, BD)
     if number_ptr is not None:
-        b = tl.load(number_ptr + b)
-    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+        b = tl.load(number_ptr + g * numbers + b)
+    packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     if rows <= above:
         return
     inside = d < dim
@@ -153,13 +155,15 @@ def _sort(
         tl.store(y_ptr + number * dim + d, y, mask=inside)
 
 
-@triton.jit(do_not_specialize=(*ANY, "above", "split"))
+@triton.jit(do_not_specialize=(*ANY, "numbers", "above", "split"))
 def _rank(
     x_ptr,
     column_ptr,
     rank_ptr,
     number_ptr,
+    numbers,
     offsets_ptr,
+    apart,
     sizes_ptr,
     mask_ptr,
     batch,
@@ -180,8 +184,8 @@ def _rank(
     g, pid, d = program(dim, BD)
     start, b = (pid % split) * BR, pid // split
     if number_ptr is not None:
-        b = tl.load(number_ptr + b)
-    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+        b = tl.load(number_ptr + g * numbers + b)
+    packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     if rows <= above:
         return
     inside = d < dim
@@ -253,9 +257,10 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
         size = ordered.numel() + SPARE.value * sets.replicas * sets.batch * sets.dim
         columns = torch.empty(size, dtype=torch.int32, device=x.device)
     numbers, count = sets.larger(above)
+    large = numbers, count if sets.own else 0  # and how far apart those of replicas lie
     features = 16
     _sort[sets.grid(count, features)](
-        *(x, weight, y, ordered.view(torch.int32), columns, numbers),
+        *(x, weight, y, ordered.view(torch.int32), columns, *large),
         *(*sets.args, *strides(x), knots, above),
         *(wide, LOGR, LOGC, ROWS, features),
         num_warps=16,
@@ -263,7 +268,7 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
     if ranks is not None:
         features, rows, split, warps, registers = RANK
         _rank[sets.grid(count * split, features)](
-            *(x, columns, ranks, numbers, *sets.args, *strides(x), above, split),
+            *(x, columns, ranks, *large, *sets.args, *strides(x), above, split),
             *(wide, SAMPLES, rows, features),
             num_warps=warps,
             maxnreg=registers,

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .pull import FEATURES, ROWS, SMALL, WARPS, split_rows
+from .rest import clear_rest
 from .sets import ANY, Sets, find, index, is_element, is_wide, near, origin, program, strides
 
 
@@ -17,6 +18,7 @@ def _move(
     rank_ptr,
     out_ptr,
     offsets_ptr,
+    apart,
     sizes_ptr,
     mask_ptr,
     batch,
@@ -35,7 +37,7 @@ def _move(
     """Every ``split``-th block of rows of a set. What no element moves to becomes zero."""
     g, pid, d = program(dim, BD)
     b = pid // split
-    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     out_ptr += first * dim
     owned = rows if offsets_ptr is not None else length
@@ -84,8 +86,10 @@ def scatter(x: Tensor, ranks: Tensor, sets: Sets) -> Tensor:
 
 
 def to_ranks(x: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
-    return scatter(x, ranks, Sets(ranks.shape, mask, lengths, offsets))
+    sets = Sets(ranks.shape, mask, lengths, offsets)
+    return clear_rest(scatter(x, ranks, sets), sets)
 
 
 def from_ranks(v: Tensor, ranks: Tensor, mask, lengths, offsets) -> Tensor:
-    return _launch(v, ranks, Sets(ranks.shape, mask, lengths, offsets), back=True)
+    sets = Sets(ranks.shape, mask, lengths, offsets)
+    return clear_rest(_launch(v, ranks, sets, back=True), sets)

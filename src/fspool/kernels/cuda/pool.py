@@ -22,6 +22,7 @@ from .moves import scatter
 from .piecewise import load_weights
 from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
 from .pull_small import fits, pull_small
+from .rest import clear_rest
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
 from .sorting import LOWEST, count_larger, every_group, key_of, one_group, sort_tile, value_of
 
@@ -51,6 +52,7 @@ def _pool(
     tie_ptr,
     sorted_ptr,
     offsets_ptr,
+    apart,
     sizes_ptr,
     mask_ptr,
     batch,
@@ -70,7 +72,7 @@ def _pool(
     """Sets of more than ``above`` rows, and at most those of the tile."""
     BN: tl.constexpr = 1 << (LOGR + LOGC)
     g, b, d = program(dim, BD)
-    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     if (rows <= above) | (rows > BN):
         return
     row = tl.arange(0, BN)[:, None]
@@ -120,6 +122,7 @@ def _break_ties(
     rank_ptr,
     tie_ptr,
     offsets_ptr,
+    apart,
     sizes_ptr,
     mask_ptr,
     batch,
@@ -145,14 +148,16 @@ def _break_ties(
     flags = tie_ptr + (g * batch + (tile // blocks)[:, None]) * dim + d
     tied = tl.max(tl.load(flags, mask=known[:, None] & (d < dim), other=0), axis=1) > 0
     b = tl.minimum(tile // blocks, batch - 1)
-    _, _, rows, _ = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    _, _, rows, _ = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     tied &= (rows > above) & (rows <= BN)  # the flags of other sets hold anything
     row = tl.arange(0, BN)[:, None]
     last = tl.max(tl.where(tied, tile, -1))
     while last >= 0:
         f = (last % blocks) * BD + tl.arange(0, BD)[None, :]
         s = last // blocks
-        packed, first, own, size = find(g, s, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+        packed, first, own, size = find(
+            g, s, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length
+        )
         element = is_element(row, first, own, mask_ptr) & (f < dim)
         at = rank_ptr + first * dim + (row * dim + f)
         rank = tl.load(at, mask=element, other=0).to(tl.int32)
@@ -220,12 +225,13 @@ def _knots(weight: Tensor, sets: Sets) -> Tensor:
 
 
 def _new_ranks(x: Tensor, sets: Sets, offsets: Tensor | None) -> Tensor:
-    """Memory for ranks, with those of masked rows in place: after the elements, by position."""
+    """Memory for ranks, with those in place of what is no element: after the elements, by position;
+    0 after packed sets."""
     ranks = torch.empty(x.shape, dtype=rank_dtype(x.shape, offsets), device=x.device)
     if sets.mask is not None:
         fill = sets.mask.sum(-1, keepdim=True) + (~sets.mask).cumsum(-1) - 1
         ranks.copy_(fill.unsqueeze(-1))
-    return ranks
+    return clear_rest(ranks, sets)
 
 
 # --------------------------------------------------------------------------------------------------

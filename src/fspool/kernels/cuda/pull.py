@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .piecewise import LOADED, find_weights, knot_of, load_knots, load_weights
+from .rest import clear_rest
 from .sets import ANY, Sets, find, index, is_element, is_wide, near, origin, program, strides
 
 FEATURES = 32  # of a tile
@@ -45,6 +46,7 @@ def _unpool_small(
     rank_ptr,
     x_ptr,
     offsets_ptr,
+    apart,
     sizes_ptr,
     mask_ptr,
     batch,
@@ -68,7 +70,7 @@ def _unpool_small(
     f = tl.zeros((BR, BD), tl.float32)
     known = tl.full((), -1, tl.int32)
     for b in range(chunk * share, tl.minimum(chunk * share + share, batch)):
-        _, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+        _, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
         if size != known:
             inside = (row < size) & (d < dim)
             f = load_weights(w_ptr, row, size, d, inside, knots, stride_k, stride_d)
@@ -89,6 +91,7 @@ def _unpool(
     rank_ptr,
     x_ptr,
     offsets_ptr,
+    apart,
     sizes_ptr,
     mask_ptr,
     batch,
@@ -107,7 +110,7 @@ def _unpool(
     """x = f(rank) z, zeros in the padding, for every ``split``-th block of rows of a set."""
     g, pid, d = program(dim, BD)
     b = pid // split
-    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     w_ptr += g * stride_g
     z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
     w = load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP)
@@ -125,7 +128,7 @@ def _unpool(
 
 
 def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets) -> Tensor:
-    """f(rank) z. The weight is (G, k, D), of any strides."""
+    """f(rank) z, zeros where there is no element. The weight is (G, k, D), of any strides."""
     ranks = ranks if ranks is None else ranks.contiguous()
     x = torch.empty(sets.shape, dtype=z.dtype, device=z.device)
     if not x.numel():
@@ -146,7 +149,7 @@ def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets) -> 
                 num_warps=WARPS,
                 maxnreg=REGISTERS,
             )
-    return x
+    return clear_rest(x, sets)
 
 
 def knots_tile(knots: int) -> int:
@@ -181,6 +184,7 @@ def _sum_knots(
     sorted_ptr,
     part_ptr,
     offsets_ptr,
+    apart,
     sizes_ptr,
     mask_ptr,
     batch,
@@ -202,11 +206,11 @@ def _sum_knots(
     g, part, d = program(dim, BD)
     start = part // split * share
     stop = tl.minimum(start + share, batch)
-    _, _, _, smallest = find(g, start, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    _, _, _, smallest = find(g, start, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     largest = smallest
     if offsets_ptr is not None or sizes_ptr is not None:
         for b in range(start + 1, stop):
-            _, _, _, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+            _, _, _, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
             smallest = tl.minimum(smallest, size)
             largest = tl.maximum(largest, size)
     parts = tl.num_programs(0) // tl.cdiv(dim, BD)
@@ -217,14 +221,16 @@ def _sum_knots(
             if smallest == largest:
                 by_rank = tl.zeros((BR, BD), tl.float32)
                 for b in range(start, stop):
-                    _, first, _, _ = find(g, b, offsets_ptr, None, mask_ptr, batch, length)
+                    _, first, _, _ = find(g, b, offsets_ptr, apart, None, mask_ptr, batch, length)
                     by_rank += _weigh(
                         z_ptr, sorted_ptr, b, g, first, row, largest, d, batch, dim, WIDE
                     )
                 total += _to_knots(by_rank, r, largest, knots, first_knot, KP, BR)
             else:
                 for b in range(start, stop):
-                    _, first, _, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+                    _, first, _, size = find(
+                        g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length
+                    )
                     if r < size:
                         one = _weigh(z_ptr, sorted_ptr, b, g, first, row, size, d, batch, dim, WIDE)
                         total += _to_knots(one, r, size, knots, first_knot, KP, BR)
@@ -292,6 +298,7 @@ def _sum_ranked(
     rank_ptr,
     y_ptr,
     offsets_ptr,
+    apart,
     sizes_ptr,
     mask_ptr,
     batch,
@@ -312,7 +319,7 @@ def _sum_ranked(
 ):
     """y = sum of f(rank) x over a set."""
     g, b, d = program(dim, BD)
-    packed, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+    packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     w_ptr += g * weight_g
     w = load_knots(w_ptr, d, knots, dim, weight_k, weight_d, KP)
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)

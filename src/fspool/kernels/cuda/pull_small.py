@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .piecewise import knot_of, load_weights
 from .pull import FEATURES, PROGRAMS, SHARED, SMALL, finish_knots, load_ranks
+from .rest import clear_rest
 from .sets import ANY, Sets, find, is_element, program
 
 REGISTERS = {16: 128}  # of a thread, by rows of a tile, where fewer let more programs run
@@ -23,6 +24,7 @@ def _pull_small(
     x_ptr,
     part_ptr,
     offsets_ptr,
+    apart,
     sizes_ptr,
     mask_ptr,
     batch,
@@ -50,7 +52,7 @@ def _pull_small(
     known = tl.full((), -1, tl.int32)
     begun = tl.full((), 0, tl.int32)
     for b in range(chunk * share, tl.minimum(chunk * share + share, batch)):
-        _, first, rows, size = find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length)
+        _, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
         if size != known:
             if known >= 0:
                 _add_to_knots(part_ptr, by_rank, known, begun, knots, dim, d < dim, BR)
@@ -105,4 +107,4 @@ def pull_small(
             num_warps=1,
             maxnreg=REGISTERS.get(rows),
         )
-    return x, finish_knots(sums, dtype)
+    return clear_rest(x, sets), finish_knots(sums, dtype)

@@ -32,11 +32,11 @@ STEEPEST = tl.constexpr(1e28)  # multiples of it stay finite, so that they leave
 
 
 @triton.jit
-def set_bounds(number, length, batch, lengths, offsets):
+def set_bounds(number, length, batch, apart, lengths, offsets):
     """First row of a set and the row after its last; inside the tensor whatever the sizes say."""
     if offsets is not None:
         first = (number // batch) * length
-        place = offsets + number % batch
+        place = offsets + number // batch * apart + number % batch
         start = tl.minimum(tl.maximum(tl.load(place).to(tl.int64), 0), length)
         stop = tl.minimum(tl.load(place + 1).to(tl.int64), length)
         start, stop = first + start, first + stop
@@ -49,11 +49,12 @@ def set_bounds(number, length, batch, lengths, offsets):
 
 
 @triton.jit
-def set_of_row(row, length, batch, searches, offsets):
+def set_of_row(row, length, batch, searches, apart, offsets):
     """The number of a row's set, counted over all replicas."""
     number = row // length
     if offsets is not None:  # how many sets end at or before the row, by bisection
         inner = row - number * length
+        offsets += number * apart
         low = tl.zeros_like(row)
         high = low + batch
         for _ in range(searches):
@@ -72,6 +73,7 @@ def locate(
     length,
     batch,
     searches,
+    apart,
     lengths,
     offsets,
     D: tl.constexpr,
@@ -84,8 +86,8 @@ def locate(
     program = tl.program_id(0)
     row = (program // blocks).to(tl.int64) * BR + tl.arange(0, BR)
     feature = (program % blocks) * BD + tl.arange(0, BD)
-    number = set_of_row(tl.minimum(row, rows - 1), length, batch, searches, offsets)
-    start, stop = set_bounds(number, length, batch, lengths, offsets)
+    number = set_of_row(tl.minimum(row, rows - 1), length, batch, searches, apart, offsets)
+    start, stop = set_bounds(number, length, batch, apart, lengths, offsets)
     element = (row < rows) & (row >= start) & (row < stop)
     ahead = tl.where(element, stop - row, 0).to(tl.int32)
     behind = tl.where(element, row - start + 1, 0).to(tl.int32)
@@ -212,7 +214,7 @@ def walk_row(
     return entries, parts
 
 
-@triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
+@triton.jit(do_not_specialize=["rows", "length", "batch", "searches", "apart"])
 def sort_kernel(
     values,
     x,
@@ -223,6 +225,7 @@ def sort_kernel(
     length,
     batch,
     searches,
+    apart,
     lengths,
     offsets,
     D: tl.constexpr,
@@ -231,7 +234,9 @@ def sort_kernel(
     STEPS: tl.constexpr,
 ):
     """P x and the sums of the unnormalised rows of P."""
-    at, there, ahead, behind = locate(rows, length, batch, searches, lengths, offsets, D, BR, BD)
+    at, there, ahead, behind = locate(
+        rows, length, batch, searches, apart, lengths, offsets, D, BR, BD
+    )
     dtype: tl.constexpr = values.dtype.element_ty
     scale = steepness(temperature, dtype)
     lowest = faintest(ahead, behind, dtype)
@@ -355,7 +360,7 @@ def walk_column(
     return parts, pulls, bends
 
 
-@triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
+@triton.jit(do_not_specialize=["rows", "length", "batch", "searches", "apart"])
 def columns_kernel(
     values,
     a,
@@ -369,6 +374,7 @@ def columns_kernel(
     length,
     batch,
     searches,
+    apart,
     lengths,
     offsets,
     D: tl.constexpr,
@@ -380,7 +386,9 @@ def columns_kernel(
     projected = P x given, for the slope: the column sums of the gradient to the logits,
     a_r (x_j - projected_r) P_rj, and their moments, with j - r.
     """
-    at, there, ahead, behind = locate(rows, length, batch, searches, lengths, offsets, D, BR, BD)
+    at, there, ahead, behind = locate(
+        rows, length, batch, searches, apart, lengths, offsets, D, BR, BD
+    )
     dtype: tl.constexpr = values.dtype.element_ty
     scale = steepness(temperature, dtype)
     lowest = faintest(ahead, behind, dtype)
@@ -413,15 +421,17 @@ def columns_kernel(
 # The rest of the slope
 
 
-@triton.jit(do_not_specialize=["length", "batch"])
+@triton.jit(do_not_specialize=["length", "batch", "apart"])
 def running_kernel(
-    sums, running, length, batch, lengths, offsets, D, BR: tl.constexpr, BD: tl.constexpr
+    sums, running, length, batch, apart, lengths, offsets, D, BR: tl.constexpr, BD: tl.constexpr
 ):
     """Running sums over every set: one program for a set and a few features."""
     blocks = tl.cdiv(D, BD)
     program = tl.program_id(0)
     feature = (program % blocks) * BD + tl.arange(0, BD)
-    start, stop = set_bounds((program // blocks).to(tl.int64), length, batch, lengths, offsets)
+    start, stop = set_bounds(
+        (program // blocks).to(tl.int64), length, batch, apart, lengths, offsets
+    )
     carry = tl.zeros((BD,), tl.float64)
     for first in range(start, stop, BR):
         row = first + tl.arange(0, BR)
@@ -432,7 +442,7 @@ def running_kernel(
         carry += tl.sum(part, 0)
 
 
-@triton.jit(do_not_specialize=["rows", "length", "batch", "searches"])
+@triton.jit(do_not_specialize=["rows", "length", "batch", "searches", "apart"])
 def slope_kernel(
     values,
     sums,
@@ -444,6 +454,7 @@ def slope_kernel(
     length,
     batch,
     searches,
+    apart,
     lengths,
     offsets,
     D: tl.constexpr,
@@ -452,7 +463,9 @@ def slope_kernel(
     STEPS: tl.constexpr,
 ):
     """Put the slope together, with the sums over all larger and all smaller values: skip ties."""
-    at, there, ahead, behind = locate(rows, length, batch, searches, lengths, offsets, D, BR, BD)
+    at, there, ahead, behind = locate(
+        rows, length, batch, searches, apart, lengths, offsets, D, BR, BD
+    )
     values += at
     own = tl.load(values, mask=ahead > 0, other=0.0)
     below = tl.broadcast_to(ahead > 0, (BR, BD))  # does the run of equal values go on?
@@ -499,6 +512,7 @@ class Layout(NamedTuple):
     length: int  # rows of a slot, or of all packed sets of a replica
     batch: int  # packed sets of a replica
     searches: int  # bisections that find one of them
+    apart: int  # how far, the offsets of two replicas; 0 where they are the same
     lengths: Tensor | None
     offsets: Tensor | None
     dim: int
@@ -517,12 +531,13 @@ class Layout(NamedTuple):
 def describe(values: Tensor, lengths: Tensor | None, offsets: Tensor | None) -> Layout:
     length, dim = values.shape[-2:]
     rows = values.shape[:-1].numel()
-    batch = 0 if offsets is None else len(offsets) - 1
+    batch = 0 if offsets is None else offsets.shape[-1] - 1
+    apart = batch + 1 if offsets is not None and offsets.ndim == 2 else 0
     if lengths is not None:
         lengths = lengths.expand(values.shape[:2]).contiguous()
     if offsets is not None:
         offsets = offsets.contiguous()
-    return Layout(rows, length, batch, batch.bit_length(), lengths, offsets, dim)
+    return Layout(rows, length, batch, batch.bit_length(), apart, lengths, offsets, dim)
 
 
 def launch(kernel, sets: Layout, tensors: list[Tensor | None]) -> None:
@@ -538,7 +553,7 @@ def launch_running(sets: Layout, sums: Tensor, running: Tensor) -> None:
     """Its programs are sets, not rows; 8 features are as much as memory hands out at once."""
     width = min(triton.next_power_of_2(sets.dim), 8)
     grid = (sets.count * triton.cdiv(sets.dim, width),)
-    layout = (sets.length, sets.batch, sets.lengths, sets.offsets, sets.dim)
+    layout = (sets.length, sets.batch, sets.apart, sets.lengths, sets.offsets, sets.dim)
     running_kernel[grid](sums, running, *layout, SCAN, width, num_warps=4)
 
 

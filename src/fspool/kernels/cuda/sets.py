@@ -14,7 +14,7 @@ from torch import Tensor
 from ..shapes import LARGEST_TILE
 
 # Integers that change from call to call: a kernel must not be compiled for each of their values.
-ANY = ("batch", "length", "knots")
+ANY = ("apart", "batch", "length", "knots")
 MOST = 65_535  # replicas: as far as the second number of a program goes
 
 
@@ -24,7 +24,7 @@ class Sets:
     def __init__(self, shape: torch.Size, mask, lengths, offsets) -> None:
         self.shape = shape  # of x
         self.replicas, self.dim = shape[0], shape[-1]
-        self.batch = shape[1] if offsets is None else offsets.shape[0] - 1
+        self.batch = shape[1] if offsets is None else offsets.shape[-1] - 1
         self.length = shape[-2]  # of a padded set, or of all packed ones together
         if mask is not None:
             mask = mask.expand(shape[:3]).contiguous()
@@ -35,7 +35,9 @@ class Sets:
         self.packed, self.varied = offsets is not None, mask is None and lengths is not None
         if offsets is not None:
             offsets = offsets.contiguous()
-        self.args = (offsets, lengths, mask, self.batch, self.length, self.dim)
+        self.own = offsets is not None and offsets.ndim == 2  # for every replica
+        apart = self.batch + 1 if self.own else 0  # how far, the offsets of two replicas
+        self.args = (offsets, apart, lengths, mask, self.batch, self.length, self.dim)
 
     def grid(self, programs: int, features: int) -> tuple[int, int]:
         """For kernels that call ``program``: programs of a replica's sets, times those of x."""
@@ -47,7 +49,8 @@ class Sets:
 
     def larger(self, size: int) -> tuple[Tensor | None, int]:
         """The numbers of the largest sets, or None for all, and how many: among them are those of
-        more than ``size`` rows. Of many packed sets few can be large."""
+        more than ``size`` rows. Of many packed sets few can be large. (count,) or (G, count), as
+        the offsets."""
         offsets = self.args[0]
         if offsets is None or self.length // size >= self.batch:
             return None, self.batch
@@ -79,12 +82,13 @@ def index(row, WIDE: tl.constexpr):
 
 
 @triton.jit
-def find(g, b, offsets_ptr, sizes_ptr, mask_ptr, batch, length):
+def find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length):
     """First packed row, first row of all, rows and elements of set b of replica g.
 
     Lengths and offsets are not checked on CUDA; wrong ones must not lead outside the memory.
     """
     if offsets_ptr is not None:
+        offsets_ptr += g * apart
         packed = tl.minimum(tl.maximum(tl.load(offsets_ptr + b).to(tl.int64), 0), length)
         end = tl.minimum(tl.load(offsets_ptr + b + 1).to(tl.int64), length)
         rows = tl.maximum(end - packed, 0).to(tl.int32)
