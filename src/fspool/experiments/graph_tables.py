@@ -48,11 +48,12 @@ def _epochs(kind: str) -> Table:
     words, datasets = KINDS[kind]
     return Table(
         title=f"Chosen epoch, {words}",
-        note=f"Counted from 0; fewer is better. {REPEATS}.",
+        note=f"Counted from 0. {REPEATS}.",
         columns=tuple(datasets.values()),
         rows=_rows(datasets, "epoch"),
         published=f"graphs.{kind}.epochs",
         digits=0,
+        judged=False,  # fewer epochs of a shorter training are nothing to be ahead in
         worst=False,
     )
 

@@ -63,9 +63,9 @@ class GraphCell(Cell):
         nearest("dataset", self.dataset, tu.SOURCES)
         nearest("readout", self.readout, READOUTS)
         nearest("dtype", self.dtype, ("float32", "float64"))
-        for name in ("width", "batch"):
-            check_count(name, getattr(self, name), 1, "a number of them")
-        check_count("epochs", self.epochs, 0, "a number of them")
+        check_count("width", self.width, 1, "a number of features")
+        check_count("batch", self.batch, 2, "graphs to normalise over")
+        check_count("epochs", self.epochs, 1, "a number of them")
         check_count("knots", self.knots, 2, "knots of the weight functions")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; expected a probability below 1.")
@@ -238,9 +238,9 @@ def cells(preset: str) -> dict[str, GraphCell]:
 
 def quick(dataset: str) -> dict[str, GraphCell]:
     """One choice of the grid."""
-    ending = "-d32-b128-p0.5" if dataset in BIO else "-d64-b100-p0.5"
+    ending = "-d16-b128-p0.5" if dataset in BIO else "-d64-b100-p0.5"
     found = {name: cell for name, cell in models(dataset).items() if name.endswith(ending)}
-    return {name: replace(cell, epochs=100) for name, cell in found.items()}
+    return {name: replace(cell, epochs=60) for name, cell in found.items()}
 
 
 def extra(dataset: str) -> dict[str, GraphCell]:
