@@ -23,7 +23,7 @@ from ..data.graph_batches import GraphBatch, Room, Shelf, batches_of, most_in_a_
 from ..lab.cell import Cell, Evaluation, place
 from ..models.gin import GIN, READOUTS
 from .experiment import Experiment
-from .folds import RUNS, Split, most_training, sizes, splits
+from .folds import RUNS, Split, most_training, splits
 from .graph_selection import by_repeat, chosen
 from .graph_tables import BASES, BIO, SOCIAL, TABLES
 
@@ -37,6 +37,13 @@ class Batch(NamedTuple):
 
     graphs: GraphBatch
     keep: Tensor  # (G, B, width)
+
+
+class Trials(NamedTuple):
+    """The graphs for validation, and behind them those for the test."""
+
+    pieces: list[GraphBatch]
+    validation: Tensor  # (G,): how many of them there are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,20 +134,20 @@ class GraphCell(Cell):
         )
         return losses.unflatten(0, labels.shape).sum(-1) / (labels >= 0).sum(-1)
 
-    def trials(self, seeds: Sequence[int], device: torch.device) -> list[GraphBatch]:
-        """The graphs for validation and then those for the test, in pieces."""
-        shelf, found = self._shelf(device), []
-        pieces = self._tried(range(RUNS), device)
-        for all_runs, own in zip(pieces, self._tried(seeds, device), strict=True):
-            room = shelf.room(all_runs) if device.type == "cuda" else None
-            found += batches_of(shelf, own.unsqueeze(0), room)
-        return found
+    def trials(self, seeds: Sequence[int], device: torch.device) -> Trials:
+        shelf, pieces = self._shelf(device), []
+        tried, fixed = self._tried(seeds, device), self._tried(range(RUNS), device)
+        for own, of_all in zip(tried, fixed, strict=True):
+            room = shelf.room(of_all) if device.type == "cuda" else None
+            pieces += batches_of(shelf, own.unsqueeze(0), room)
+        return Trials(pieces, (self._splits(seeds, device).validation >= 0).sum(-1))
 
-    def tally(self, model: nn.Module, trials: list[GraphBatch]) -> Tensor:
-        right = [self._scores(model, part).argmax(-1) == part.labels for part in trials]
-        validation = max(sizes(self.counts.graphs, reshuffle=self.reshuffle)["validation"])
-        parts = torch.cat(right, -1).tensor_split([validation], -1)
-        return torch.stack([part.sum(-1) for part in parts], -1)
+    def tally(self, model: nn.Module, trials: Trials) -> Tensor:
+        right = [self._scores(model, part).argmax(-1) == part.labels for part in trials.pieces]
+        right = torch.cat(right, -1)
+        places = torch.arange(right.shape[1], device=right.device)
+        first = places < trials.validation.unsqueeze(-1)
+        return torch.stack([(right & first).sum(-1), (right & ~first).sum(-1)], -1)
 
     def evaluate(self, model: nn.Module, seeds: Sequence[int], device: torch.device) -> Evaluation:
         """How many are right after the last epoch."""
@@ -165,8 +172,11 @@ class GraphCell(Cell):
         return kept.to(self.torch_dtype) / (1 - self.dropout)
 
     def _tried(self, seeds: Iterable[int], device: torch.device) -> tuple[Tensor, ...]:
+        """Pieces (G, B) of the graphs for validation and for the test; those missing come last."""
         own = self._splits(seeds, device)
-        return torch.cat((own.validation, own.test), -1).split(PIECE, -1)
+        both = torch.cat((own.validation, own.test), -1)
+        order = (both < 0).int().argsort(dim=-1, stable=True)
+        return both.gather(-1, order).split(PIECE, -1)
 
     def _splits(self, seeds: Iterable[int], device: torch.device) -> Split:
         own = splits(self.counts.graphs, list(seeds), reshuffle=self.reshuffle)
