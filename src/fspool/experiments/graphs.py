@@ -250,7 +250,7 @@ def quick(dataset: str) -> dict[str, GraphCell]:
     """One choice of the grid."""
     ending = "-d16-b128-p0.5" if dataset in BIO else "-d64-b100-p0.5"
     found = {name: cell for name, cell in models(dataset).items() if name.endswith(ending)}
-    return {name: replace(cell, epochs=60) for name, cell in found.items()}
+    return {name: replace(cell, epochs=80) for name, cell in found.items()}
 
 
 def extra(dataset: str) -> dict[str, GraphCell]:
