@@ -80,7 +80,7 @@ def test_many_steps_are_each_alone(monkeypatch, at_once):
     monkeypatch.setattr(graph_batches, "AT_ONCE", at_once)
     numbers = torch.tensor([[[0, 1], [2, 3]], [[4, -1], [5, -1]], [[-1, -1], [-1, -1]]])
     for room in (None, Room(64, 128)):
-        found = batches_of(SHELF, numbers, room)
+        found = list(batches_of(SHELF, numbers, room))
         assert len(found) == 3
         for batch, own in zip(found, numbers, strict=True):
             for replica in range(2):

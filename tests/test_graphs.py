@@ -65,7 +65,7 @@ def train(cell, seeds):
 def test_an_epoch_trains_on_the_graphs_of_the_run(cell):
     seeds = [0, 25]
     assert cell.tally_every == 6 and cell.steps == 24
-    batches = cell.batches(seeds, range(3, 18), CPU)
+    batches = list(cell.batches(seeds, range(3, 18), CPU))
     own = splits(47, seeds).train
     for epoch in (batches[3:9], batches[9:15]):
         for run in range(2):
@@ -74,7 +74,7 @@ def test_an_epoch_trains_on_the_graphs_of_the_run(cell):
             assert sorted(labels[labels >= 0].tolist()) == sorted(expected)
             nodes = sum(int(batch.graphs.offsets[run, -1]) for batch in epoch)
             assert nodes == sum(len(MADE[n].kinds) for n in own[run].tolist() if n >= 0)
-    again = cell.batches([25], range(10, 11), CPU)[0]
+    (again,) = cell.batches([25], range(10, 11), CPU)
     assert torch.equal(again.graphs.labels[0], batches[7].graphs.labels[1])
     assert torch.equal(again.keep[0], batches[7].keep[1])
 
@@ -86,12 +86,12 @@ def test_dropout_is_drawn_for_run_and_step(cell):
     assert set(keep.flatten().tolist()) == {0.0, 1 / 0.75}
     assert abs((keep > 0).double().mean() - 0.75) < 0.05
     assert not torch.equal(keep[0], keep[1]) and not torch.equal(keep[:, 0], keep[:, 1])
-    none = replace(cell, dropout=0.0).batches([0], range(1), CPU)[0].keep
+    none = next(replace(cell, dropout=0.0).batches([0], range(1), CPU)).keep
     assert none.shape == (1, 7, 5) and (none == 1).all()
 
 
 def test_missing_graphs_have_no_weight_in_the_loss(cell):
-    last = cell.batches([0, 1], range(5, 6), CPU)[0]
+    (last,) = cell.batches([0, 1], range(5, 6), CPU)
     labels = last.graphs.labels
     assert (labels < 0).any() and (labels >= 0).any(-1).all()
     output = torch.randn(2, 7, 2, dtype=torch.float64)

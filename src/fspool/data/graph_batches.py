@@ -7,7 +7,7 @@ missing, as in the last batch of an epoch, has the number -1: it has no nodes an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -131,16 +131,14 @@ def fitting(most: Tensor) -> Room:
     return Room(nodes, edges)
 
 
-def batches_of(shelf: Shelf, numbers: Tensor, room: Room | None = None) -> list[GraphBatch]:
+def batches_of(shelf: Shelf, numbers: Tensor, room: Room | None = None) -> Iterator[GraphBatch]:
     """A batch for every step of numbers (steps, G, B), many at once; room as each needs if None."""
     given = room or shelf.room(numbers)
     count = max(1, AT_ONCE // (numbers.shape[1] * sum(given)))
-    found = []
     for part in numbers.split(count):
         many = shelf.take(part, given)
-        steps = [GraphBatch(*parts) for parts in zip(*(t.unbind() for t in many), strict=True)]
-        found += steps if room else map(_shortened, steps)
-    return found
+        for parts in zip(*(tensor.unbind() for tensor in many), strict=True):
+            yield GraphBatch(*parts) if room else _shortened(GraphBatch(*parts))
 
 
 def _shortened(batch: GraphBatch) -> GraphBatch:

@@ -7,7 +7,7 @@ the whole protocol. Settings and epoch are chosen afterwards, from finished runs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -113,16 +113,15 @@ class GraphCell(Cell):
     def rate(self, step: int) -> float:
         return self.learning_rate * 0.5 ** (step // self.tally_every // HALVING)
 
-    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> list[Batch]:
+    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Iterator[Batch]:
         shelf, every = self._shelf(device), self.tally_every
         train = self._splits(seeds, device).train
         epochs = range(steps.start // every, -(-steps.stop // every))
         numbers = shuffled(train, seeds, epochs, self.batch, every).flatten(0, 1)
         first = epochs.start * every
         numbers = numbers[steps.start - first : steps.stop - first]
-        keep = self._keep(seeds, steps, device)
         graphs = batches_of(shelf, numbers, self._room(device))
-        return [Batch(*pair) for pair in zip(graphs, keep, strict=True)]
+        return map(Batch, graphs, self._keep(seeds, steps, device))
 
     def output(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._scores(model, batch.graphs, batch.keep)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -69,8 +69,8 @@ class Cell:
     def begin(self, model: nn.Module, seeds: Sequence[int]) -> None:
         """Write what does not come from random numbers into a fresh model of all runs."""
 
-    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Sequence[Any]:
-        """The input of every step, (G, ...)."""
+    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Iterable[Any]:
+        """The input of every step, (G, ...); made all at once, or while they are needed."""
         raise NotImplementedError
 
     def output(self, model: nn.Module, batch: Any) -> Tensor:

@@ -66,10 +66,9 @@ def train(
     run, curve, begin, rate = step, list(state.curve), state.step, None
     while begin < cell.steps:
         steps = range(begin, _chunk_end(cell, begin))
-        batches = list(cell.batches(seeds, steps, device))
-        if device.type == "cuda" and run is step:
-            run = captured(forward, cell.match, update, batches[0], [*tensors.values(), total])
-        for number, batch in zip(steps, batches, strict=True):
+        for number, batch in zip(steps, cell.batches(seeds, steps, device), strict=True):
+            if device.type == "cuda" and run is step:
+                run = captured(forward, cell.match, update, batch, [*tensors.values(), total])
             cell.adjust(model, number)
             if cell.rate(number) != rate:
                 rate = cell.rate(number)
