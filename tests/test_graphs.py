@@ -188,6 +188,33 @@ def test_on_cuda_all_batches_have_one_shape(cell, monkeypatch):
     assert torch.equal(fixed.tensors["tally.test"][2:], short.tensors["tally.test"])
 
 
+def test_all_models_and_grid_points_are_tried_on_the_same_graphs(root):
+    cells = graphs.cells("paper")
+    own = [cell.at(data=root) for cell in cells.values() if cell.dataset == "MUTAG"]
+    first, *others = [cell.trials([4, 31], CPU) for cell in own]
+    assert len(others) == 31
+    for other in others:
+        torch.testing.assert_close(other, first, rtol=0, atol=0)
+    seen = [{int(n) for n in cell._splits([4], CPU).train[0]} for cell in own]
+    assert all(each == seen[0] for each in seen)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("readout", ["fspool", "sum", "mean"])
+def test_recorded_steps_and_counts_are_those_of_the_cpu(cell, readout, monkeypatch):
+    """The learning rate is written while a step is a graph, and counts are made by another."""
+    monkeypatch.setattr(graphs, "HALVING", 2)
+    cell, seeds, found = replace(cell, readout=readout, epochs=6), [0, 9, 25], []
+    for device in (CPU, torch.device("cuda")):
+        model = trainer.build(cell, seeds, device)
+        *_, state = trainer.train(model, cell, seeds, device)
+        found.append(state)
+    for one, other in zip(found[0].curve, found[1].curve, strict=True):
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+    for name in ("tally.validation", "tally.test"):
+        assert torch.equal(found[0].tensors[name], found[1].tensors[name].cpu())
+
+
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(cell, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "CHUNK", 5)  # across epochs
 
