@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -63,6 +63,9 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs (default: runs/EXPERIMENT-PRESET)")
     ] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Only this data set, such as MUTAG; may be repeated.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every cell.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     only: Annotated[
@@ -91,7 +94,7 @@ def run(
     Finished runs are kept, runs that were stopped continue where they were.
     """
     experiment = find(name)
-    cells = choose(experiment, preset, only or [], change or [])
+    cells = choose(experiment, preset, only or [], change or [], dataset or [])
     where = find_device(device)
     out = out or Path("runs") / f"{experiment.name}-{preset}"
     places = {"data": data, "encoders": encoders or out.parent / f"mnist-reconstruction-{preset}"}
@@ -104,8 +107,8 @@ def run(
     ]
     if not overwrite:
         refuse_others(jobs)
-    extra = [word for text in only or [] for word in ("--only", text)]
-    extra += [word for text in change or [] for word in ("--set", text)]
+    asked = {"--dataset": dataset, "--only": only, "--set": change}
+    extra = [word for name, texts in asked.items() for text in texts or [] for word in (name, text)]
     plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": list(cells)}
     write_plan(out, plan | {"options": {shlex.join(extra): count}}, overwrite)
     options = Options(
@@ -150,10 +153,14 @@ def watch(jobs: list[Job], options: Options, workers: int) -> list[Job]:
 
 
 def choose(
-    experiment: Experiment, preset: str, only: list[str], changes: list[str]
+    experiment: Experiment,
+    preset: str,
+    only: list[str],
+    changes: list[str],
+    datasets: Sequence[str] = (),
 ) -> dict[str, Cell]:
     """The cells of a preset that were asked for, with the settings that were asked for."""
-    cells = experiment.preset(preset)
+    cells = experiment.preset(preset, datasets)
     for pattern in only:
         if not fnmatch.filter(cells, pattern):
             nearest("only", pattern, cells)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from ..checks import nearest
+from torch import Tensor
+
+from ..checks import UserError, nearest
 from ..lab.cell import Cell
 
+NOTHING = "-"  # in a published table
 PRESETS = {
     "quick": "the same thing in a minute or two on two CPU cores",
     "paper": "the settings of the paper's text",
@@ -33,7 +36,8 @@ class Table:
 
     ``published`` names a table of ``paper.toml`` with the same rows and columns, ``known`` has rows
     whose values are a matter of mathematics. The first row is the model that the table is about;
-    ``welch`` asks for a test of it against the best other one.
+    ``welch`` asks for a test of it against the best other one. ``reference`` are rows of the
+    published table that are shown as they are printed there.
     """
 
     title: str
@@ -42,11 +46,14 @@ class Table:
     rows: dict[str, tuple[Entry, ...]]
     head: str = ""  # over the labels of the rows
     published: str = ""
+    reference: tuple[str, ...] = ()
     known: dict[str, tuple[float, ...]] = field(default_factory=dict)
     scale: float = 1.0  # measured values times this are what is printed
     digits: int = 3
     higher_is_better: bool = False  # as of an accuracy
     welch: bool = False
+    judged: bool = True  # against the published numbers
+    worst: bool = True  # is the worst run of interest?
 
 
 @dataclass(frozen=True)
@@ -62,14 +69,34 @@ class Experiment:
     tables: tuple[Table, ...] = ()
     shown: tuple[str, ...] = ()  # cells whose figures are kept with the results
     derive: Callable[[list[dict]], dict[str, list]] = lambda curve: {}  # metrics from a loss curve
+    # What a report keeps of the tallies (runs, counts) of a cell with such settings and seeds.
+    gather: Callable[[dict, Sequence[int], dict[str, Tensor]], dict[str, Tensor]] | None = None
+    # Metrics that come from several cells, by a name that tables know.
+    combine: Callable[[Iterable], dict[str, dict[str, list]]] = lambda records: {}
+    usual: dict[str, tuple[str, ...]] = field(default_factory=dict)  # data sets, by preset
 
-    def preset(self, name: str) -> dict[str, Cell]:
-        return self.cells(nearest("preset", name, self.seeds))
+    def preset(self, name: str, datasets: Sequence[str] = ()) -> dict[str, Cell]:
+        """Its cells, on these data sets; where none are named, on the usual ones or on all."""
+        cells = self.cells(nearest("preset", name, self.seeds))
+        known = list(dict.fromkeys(filter(None, map(_dataset, cells.values()))))
+        if datasets and not known:
+            raise UserError(
+                f"{self.name} has no data sets to choose from, but {datasets[0]!r} was asked for; "
+                "leave --dataset out."
+            )
+        for dataset in datasets:
+            nearest("dataset", dataset, known)
+        wanted = datasets or self.usual.get(name) or [*known, None]
+        return {key: cell for key, cell in cells.items() if _dataset(cell) in wanted}
 
     def runs(self, preset: str, cell: str, seeds: int) -> int:
         """How many runs of a cell there are to be where so many seeds are asked for."""
         known = self.cells(preset).get(cell) if preset in self.seeds else None
         return min(seeds, known.most_runs or seeds) if known else seeds
+
+
+def _dataset(cell: Cell) -> str | None:
+    return getattr(cell, "dataset", None)
 
 
 class Published(NamedTuple):
@@ -91,12 +118,16 @@ class Published(NamedTuple):
 
 @cache
 def published(name: str) -> dict[str, dict[str, Published]]:
-    """A table of the paper by row and column."""
+    """A table of the paper by row and column; what it has no number for is left out."""
     text = (files(__package__) / "paper.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     for part in name.split("."):
         table = table[part]
     return {
-        label: dict(zip(table["columns"], map(Published.read, values), strict=True))
-        for label, values in table["rows"].items()
+        label: {
+            column: Published.read(text)
+            for column, text in zip(table["columns"], texts, strict=True)
+            if text != NOTHING
+        }
+        for label, texts in table["rows"].items()
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,6 +31,7 @@ class Cell:
     """
 
     own: ClassVar[tuple[str, ...]] = ()  # settings of which every run of a model has its own
+    tallies: ClassVar[tuple[str, ...]] = ()  # what is counted now and then during training
 
     steps: int = 0  # 0: nothing to train
     learning_rate: float = 1e-3
@@ -68,8 +69,8 @@ class Cell:
     def begin(self, model: nn.Module, seeds: Sequence[int]) -> None:
         """Write what does not come from random numbers into a fresh model of all runs."""
 
-    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Sequence[Any]:
-        """The input of every step, (G, ...)."""
+    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Iterable[Any]:
+        """The input of every step, (G, ...); made all at once, or while they are needed."""
         raise NotImplementedError
 
     def output(self, model: nn.Module, batch: Any) -> Tensor:
@@ -87,8 +88,12 @@ class Cell:
         """The loss of every run, (G,)."""
         raise NotImplementedError
 
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        return self.learning_rate
+
     def adjust(self, model: nn.Module, step: int) -> None:
-        """Whatever a schedule has to write, in place, before a step."""
+        """Whatever else a schedule has to write, in place, before a step."""
 
     @property
     def milestones(self) -> tuple[int, ...]:
@@ -100,6 +105,22 @@ class Cell:
     ) -> dict[str, list[float]]:
         """Metrics at a milestone, whose names say which one it is."""
         return {}
+
+    @property
+    def tally_every(self) -> int:
+        """Steps between two counts."""
+        return self.steps
+
+    def trials(self, seeds: Sequence[int], device: torch.device) -> Any:
+        """What the model is tried on whenever there is a count: tensors (G, ...), made once."""
+        raise NotImplementedError
+
+    def tally(self, model: nn.Module, trials: Any) -> Tensor:
+        """How often, in whole numbers (G, tallies). Nothing here waits for the device.
+
+        All counts of a run, (G, counts) by name, are kept with its arrays.
+        """
+        raise NotImplementedError
 
     def evaluate(self, model: nn.Module, seeds: Sequence[int], device: torch.device) -> Evaluation:
         raise NotImplementedError

@@ -35,13 +35,20 @@ class Several:
     def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Iterator[Any]:
         each = [cell.batches(seeds[part], steps, device) for cell, part in self.parts]
         for batches in zip(*each, strict=True):
-            yield pytree.tree_map(lambda *tensors: torch.cat(tensors), *batches)
+            yield _cat(batches)
+
+    def trials(self, seeds: Sequence[int], device: torch.device) -> Any:
+        return _cat([cell.trials(seeds[part], device) for cell, part in self.parts])
 
     def probe(self, model: nn.Module, seeds, device, step: int) -> dict[str, list[float]]:
         each = [
             cell.probe(select(model, part), seeds[part], device, step) for cell, part in self.parts
         ]
         return {name: [x for metrics in each for x in metrics[name]] for name in each[0]}
+
+
+def _cat(trees: Sequence[Any]) -> Any:
+    return pytree.tree_map(lambda *tensors: torch.cat(tensors), *trees)
 
 
 def part_of(state: State, part: slice) -> State:

@@ -17,6 +17,7 @@ from .provenance import describe
 from .replicas import select, stack
 from .runs import RunFolder, State
 from .several import Several, join, part_of, part_of_record
+from .tallies import Tallies, tallies_of
 
 CHUNK = 64  # steps, at least, between two records of the loss, and two looks at the clock
 RECORDS = 1024  # about as many as a long run has
@@ -43,7 +44,8 @@ def train(
 ) -> Iterator[State]:
     """Train the model; after every chunk yield where it stands, in tensors that go on changing."""
     optimiser = make_optimiser(model, cell, device)
-    tensors = live_tensors(model, optimiser)
+    tallies = Tallies(model, cell, seeds, device)
+    tensors = live_tensors(model, optimiser) | tallies.tensors
     state = state or State(0, {}, [])
     for name, value in state.tensors.items():
         tensors[name].copy_(value)
@@ -63,15 +65,18 @@ def train(
         output = forward(batch)
         update(output, batch, cell.match(output, batch))
 
-    run, curve, begin = step, list(state.curve), state.step
+    run, curve, begin, rate = step, list(state.curve), state.step, None
     while begin < cell.steps:
         steps = range(begin, _chunk_end(cell, begin))
-        batches = list(cell.batches(seeds, steps, device))
-        if device.type == "cuda" and run is step:
-            run = captured(forward, cell.match, update, batches[0], [*tensors.values(), total])
-        for number, batch in zip(steps, batches, strict=True):
+        for number, batch in zip(steps, cell.batches(seeds, steps, device), strict=True):
+            if device.type == "cuda" and run is step:
+                run = captured(forward, cell.match, update, batch, [*tensors.values(), total])
             cell.adjust(model, number)
+            if cell.rate(number) != rate:
+                rate = cell.rate(number)
+                set_rate(optimiser, rate)
             run(batch)
+            tallies.after(number + 1)
         curve.append({"step": steps.stop, "loss": (total / len(steps)).tolist()})
         total.zero_()
         if steps.stop in cell.milestones:
@@ -98,9 +103,10 @@ def make_optimiser(model: nn.Module, cell: Cell, device: torch.device) -> torch.
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         return None
-    optimiser = torch.optim.Adam(
-        parameters, cell.learning_rate, fused=True, capturable=device.type == "cuda"
-    )
+    cuda = device.type == "cuda"
+    # A tensor can be written while a step is a recorded graph.
+    rate = torch.tensor(cell.learning_rate, device=device) if cuda else cell.learning_rate
+    optimiser = torch.optim.Adam(parameters, rate, fused=True, capturable=cuda)
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     optimiser.step()  # with no gradient nothing moves
@@ -108,6 +114,14 @@ def make_optimiser(model: nn.Module, cell: Cell, device: torch.device) -> torch.
         for value in values.values():
             value.zero_()
     return optimiser
+
+
+def set_rate(optimiser: torch.optim.Adam, rate: float) -> None:
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def live_tensors(model: nn.Module, optimiser) -> dict[str, Tensor]:
@@ -181,6 +195,7 @@ def _finish(
         evaluation = run.cell.evaluate(model.eval(), run.seeds, device)
     for record in state.curve:
         evaluation.metrics.update(record.get("metrics", {}))
+    evaluation.arrays.update(tallies_of(state.tensors))
     provenance["seconds"]["evaluation"] = time.perf_counter() - began
     provenance["clock"][-1].append(time.time())
     provenance |= {"places": run.cell.places()} if run.cell.places() else {}

@@ -2,9 +2,11 @@
 
 from .autoencoder import AutoEncoder, ListDecoder, SetDecoder, SetEncoder, set_autoencoder
 from .classifier import SetClassifier
+from .gin import GIN
 from .recurrent import RecurrentDecoder
 
 __all__ = [
+    "GIN",
     "AutoEncoder",
     "ListDecoder",
     "RecurrentDecoder",

@@ -8,6 +8,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from .. import storage
 from ..checks import UserError
 from ..experiments import EXPERIMENTS
@@ -100,6 +103,7 @@ class _Group:
     metrics: dict[str, list]
     curve: list[dict]
     origin: dict
+    tallies: dict[str, Tensor]  # (seeds, counts), where the experiment gathers them
 
 
 def _read_folders(path: Path, folders: list[Path]) -> Collection:
@@ -161,7 +165,30 @@ def _read_group(folder: Path, found: Collection) -> _Group | None:
     curve = result["curve"]
     derived = EXPERIMENTS[experiment].derive(curve) if curve else {}  # before it is thinned
     origin = _read(folder / "provenance.json", found) or {}
-    return _Group(folder, config, result["metrics"] | derived, curve, origin)
+    tallies = _read_tallies(folder, len(config["seeds"]), experiment, found)
+    if tallies is None:
+        return None
+    return _Group(folder, config, result["metrics"] | derived, curve, origin, tallies)
+
+
+def _read_tallies(
+    folder: Path, runs: int, experiment: str, found: Collection
+) -> dict[str, Tensor] | None:
+    """Counts of every run; None, with a word on why, where they should be there and are not."""
+    known, path = EXPERIMENTS[experiment], folder / "arrays.safetensors"
+    if known.gather is None:
+        return {}
+    try:
+        arrays = storage.read_tensors(path)[0]
+        tallies = {name: arrays[name] for name in known.cell.tallies}
+    except (storage.Damaged, OSError, KeyError) as error:
+        text = error if isinstance(error, storage.Damaged) else f"{path} has no counts ({error!r})"
+        found.damaged.append(f"{text}; its runs are left out.")
+        return None
+    if any(tally.ndim != 2 or len(tally) != runs for tally in tallies.values()):
+        found.damaged.append(f"{path} does not have counts of {runs} runs; they are left out.")
+        return None
+    return tallies
 
 
 def _misfit(config: dict, result: dict) -> str:
@@ -222,7 +249,19 @@ def _merge(experiment: str, name: str, groups: list[_Group], found: Collection) 
         _summary(places),
         [_origin(group) for group in kept],
         first.folder,
+        tallies=_gathered(experiment, first.config["cell"], sorted(place), places),
     )
+
+
+def _gathered(
+    experiment: str, settings: dict, seeds: list[int], places: list[tuple[_Group, int]]
+) -> dict[str, Tensor]:
+    gather = EXPERIMENTS[experiment].gather
+    if gather is None:
+        return {}
+    names = places[0][0].tallies
+    rows = {n: torch.stack([group.tallies[n][i] for group, i in places]) for n in names}
+    return gather(settings, seeds, rows)
 
 
 def _origin(group: _Group) -> dict:

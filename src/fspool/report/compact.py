@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from dataclasses import asdict
 from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from .. import storage
 from ..experiments import EXPERIMENTS
@@ -47,6 +53,7 @@ def read_compact(data: dict) -> Collection:
 
 def _cell(record: Record, machines: list[dict]) -> dict:
     curve = [_round(point) for point in _thinned(record.curve)]
+    tallies = {name: _packed(counts) for name, counts in record.tallies.items()}
     return {
         "experiment": record.experiment,
         "name": record.name,
@@ -56,7 +63,7 @@ def _cell(record: Record, machines: list[dict]) -> dict:
         "curve": {name: [getattr(p, name) for p in curve] for name in Point._fields},
         "arrays": _arrays(record),
         "groups": [_group(origin, machines) for origin in record.origins],
-    }
+    } | ({"tallies": tallies} if tallies else {})
 
 
 def _record(cell: dict, machines: list[dict]) -> Record:
@@ -70,6 +77,7 @@ def _record(cell: dict, machines: list[dict]) -> Record:
         [Point(*values) for values in zip(*columns, strict=True)],
         [machines[group["machine"]] | split_origin(group)[1] for group in cell["groups"]],
         kept=cell["arrays"],
+        tallies={name: _unpacked(counts) for name, counts in cell.get("tallies", {}).items()},
     )
 
 
@@ -83,6 +91,22 @@ def _arrays(record: Record) -> dict[str, dict]:
         rows = rows[:: max(1, len(rows) // ROWS)].double().round(decimals=DECIMALS)
         kept[name] = {"shape": list(rows.shape), "values": rows.flatten().tolist()}
     return kept
+
+
+def _packed(counts: Tensor) -> dict:
+    """Thousands of small integers, as differences to the one before, which are smaller still."""
+    steps = np.diff(counts.numpy(), axis=-1, prepend=0).astype("<i4")
+    packed = zlib.compress(steps.tobytes(), 9)
+    return {"shape": list(counts.shape), "zlib": base64.b64encode(packed).decode()}
+
+
+def _unpacked(packed: dict) -> Tensor:
+    try:
+        content = zlib.decompress(base64.b64decode(packed["zlib"]))
+    except zlib.error as error:
+        raise ValueError(f"counts that cannot be unpacked: {error}") from None
+    steps = np.frombuffer(content, "<i4").reshape(packed["shape"])
+    return torch.from_numpy(steps.cumsum(-1, dtype=np.int32))
 
 
 def _group(origin: dict, machines: list[dict]) -> dict:

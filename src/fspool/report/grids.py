@@ -43,6 +43,7 @@ class Grid:
     published: bool = False  # does the paper have this table?
     lead: str = ""  # the row that the table is about
     higher_is_better: bool = False
+    worst: bool = True  # is the worst run of interest?
 
     def verdicts(self, label: str = "") -> Counter:
         """How often the paper's numbers were met, missed or beaten, by one model or by all."""

@@ -40,6 +40,7 @@ class Record:
     folder: Path | None = None  # of the group with the first seed, where there are run folders
     problems: list[str] = field(default_factory=list)
     kept: dict[str, dict] = field(default_factory=dict)  # arrays, where there are no run folders
+    tallies: dict[str, Tensor] = field(default_factory=dict)  # counts, as the experiment gathers
 
     @cached_property
     def arrays(self) -> dict[str, Tensor]:
@@ -111,6 +112,12 @@ class Collection:
         """The records of an experiment by name."""
         return {record.name: record for record in self if record.experiment == experiment}
 
+    def combined(self, experiment: Experiment) -> dict[str, Record]:
+        """The same, and what comes from several of them, under names of its own."""
+        records = self.of(experiment.name)
+        found = experiment.combine(records.values())
+        return records | {name: _derived(experiment.name, name, m) for name, m in found.items()}
+
     def planned(self, experiment: str) -> set[str]:
         """Names of the cells that were asked for."""
         return {name for plan in self.plans if plan.experiment == experiment for name in plan.cells}
@@ -130,6 +137,11 @@ class Collection:
                     cell = f"{plan.experiment}, {name}" if several else name
                     texts.append(f"{cell}: {done} of {asked} runs are finished.")
         return texts
+
+
+def _derived(experiment: str, name: str, metrics: dict[str, list]) -> Record:
+    count = len(next(iter(metrics.values())))
+    return Record(experiment, name, {}, list(range(count)), metrics, [], [])
 
 
 def shorten(value: float | None, digits: int = DIGITS) -> float | None:

@@ -23,8 +23,9 @@ def _fill(experiment: Experiment, collection: Collection) -> list[Grid]:
     """Only the tables that say something which no table before them said."""
     shown: set[Entry] = set()
     grids = []
+    records, planned = collection.combined(experiment), collection.planned(experiment.name)
     for table in experiment.tables:
-        filler = _Filler(table, collection.of(experiment.name), collection.planned(experiment.name))
+        filler = _Filler(table, records, planned)
         if not filler.entries <= shown:
             grids.append(filler.grid())
         shown |= filler.entries
@@ -66,6 +67,7 @@ class _Filler:
             if any(entry in self.entries or entry.cell in self.planned for entry in entries):
                 rows.append(self.row(label, entries))
         rows += [self.known(label, values) for label, values in table.known.items()]
+        rows += [self.reference(label) for label in table.reference]
         rows += self.tests() if table.welch else []
         return Grid(
             table.title,
@@ -76,6 +78,7 @@ class _Filler:
             bool(table.published),
             lead=next(iter(table.rows)),
             higher_is_better=table.higher_is_better,
+            worst=table.worst,
         )
 
     def row(self, label: str, entries: tuple[Entry, ...]) -> Row:
@@ -90,7 +93,8 @@ class _Filler:
         if sample is None:
             return Place(published=printed)
         trained = self.is_trained(entry)
-        verdict = against_published(sample, paper, trained=trained) if paper else ""
+        judged = paper and self.table.judged
+        verdict = against_published(sample, paper, trained=trained) if judged else ""
         runs, good = len(sample.values), sample.good
         reached = "" if sample.complete else f"{len(good)}/{runs}"
         if not good:  # all have diverged
@@ -115,6 +119,13 @@ class _Filler:
             sample = self.sample(measured[i]) if measured else None
             verdict = against_closed_form(sample, values[i], digits) if sample else ""
             places.append(Place(show(values[i], digits), verdict=verdict))
+        return Row(label, places, measured=False)
+
+    def reference(self, label: str) -> Row:
+        """What the paper quotes of others."""
+        paper = published(self.table.published)[label]
+        names = [self.table.columns[i] for i in self.columns]
+        places = [Place(paper[name].text if name in paper else NONE) for name in names]
         return Row(label, places, measured=False)
 
     def tests(self) -> list[Row]:

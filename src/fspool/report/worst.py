@@ -9,7 +9,7 @@ def worst_seeds(grids: list[Grid]) -> list[Grid]:
     """One table for all of the paper's tables that can stand together."""
     sorts: list[list[Grid]] = []
     for grid in grids:
-        if grid.published and _lead(grid):
+        if grid.published and grid.worst and _lead(grid):
             alike = next((each for each in sorts if _alike(each[0], grid)), None)
             alike.append(grid) if alike else sorts.append([grid])
     return [_worst(each, alone=len(sorts) == 1) for each in sorts]

@@ -1,0 +1,149 @@
+"""The graph isomorphism network (Xu et al., 2019) as the paper uses it (section 6.4).
+
+Every block adds the neighbours' vectors to a node's own and sends the sum through a small MLP. What
+each block puts out is pooled over the nodes of a graph, and a classifier sees all of these vectors.
+The graphs of a batch lie packed, one behind the other, with rows to spare at the end: so that every
+batch can have one shape.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import nearest
+from ..functional.neighbours import neighbour_sum
+from ..nn import FSPool, MeanPool, SumPool
+from .batch_norm import BatchNorm
+from .linear import Linear
+
+READOUTS = ("fspool", "sum", "mean")
+NARROW = 64  # columns up to which one-hot features are made: products of matrices are cheap
+
+
+class GIN(nn.Module):
+    """Class scores of graphs.
+
+    Args:
+        columns: Features of a node.
+        width: Of everything inside.
+        pool: ``"fspool"``, ``"sum"`` or ``"mean"``.
+        knots: Of each :class:`~fspool.FSPool`, which starts as the sum.
+        norm_first: Linear-BatchNorm-ReLU in the blocks, in place of Linear-ReLU-BatchNorm.
+        wide_eps: A node's own vector counts 1 + the width of the block's input, as in the released
+            code of the paper; else it counts as one of its neighbours does.
+    """
+
+    def __init__(
+        self,
+        columns: int,
+        width: int,
+        classes: int,
+        *,
+        pool: str = "fspool",
+        knots: int = 5,
+        blocks: int = 5,
+        norm_first: bool = False,
+        wide_eps: bool = False,
+    ) -> None:
+        super().__init__()
+        nearest("pool", pool, READOUTS)
+        inputs = [columns] + [width] * (blocks - 1)
+        self.blocks = nn.ModuleList(
+            Block(c, width, eps=c if wide_eps else 0, norm_first=norm_first) for c in inputs
+        )
+        plain = {"sum": SumPool, "mean": MeanPool}
+        self.pools = nn.ModuleList(
+            FSPool(width, knots, init="ones") if pool == "fspool" else plain[pool]() for _ in inputs
+        )
+        self.norm = BatchNorm(blocks * width)
+        self.hidden, self.scores = Linear(blocks * width, width), Linear(width, classes)
+
+    def forward(
+        self,
+        x: Tensor,
+        starts: Tensor,
+        sources: Tensor,
+        offsets: Tensor,
+        keep: Tensor | None = None,
+        largest: int | None = None,
+    ) -> Tensor:
+        """Scores ``(G, B, classes)``; of graphs without nodes, which come last, they mean nothing.
+
+        Args:
+            x: Features ``(G, T, columns)``, or integers ``(G, T)``: the feature that is 1, where
+                all others are 0.
+            starts, sources: As for :func:`~fspool.functional.neighbours.neighbour_sum`.
+            offsets: ``(G, B + 1)``: graph i has the nodes from ``offsets[i]`` to
+                ``offsets[i + 1]``; rows after the last are not used.
+            keep: ``(G, B, width)``, what hidden units of the classifier are multiplied by: dropout,
+                drawn by whoever trains.
+            largest: No graph has more nodes; None: look, which on CUDA waits for the device.
+        """
+        nodes, graphs = offsets[:, -1], (offsets.diff() > 0).sum(-1)
+        vectors = []
+        for block, pool in zip(self.blocks, self.pools, strict=True):
+            x = block(x, starts, sources, nodes)
+            vectors.append(read_out(pool, x, offsets, largest))
+        hidden = self.hidden(self.norm(torch.cat(vectors, -1), graphs)).relu()
+        return self.scores(hidden if keep is None else hidden * keep)
+
+
+class Block(nn.Module):
+    """``MLP((1 + eps) x_i + sum of the neighbours' x_j)`` for every node i."""
+
+    def __init__(self, inputs: int, width: int, *, eps: float, norm_first: bool) -> None:
+        super().__init__()
+        self.eps, self.norm_first = eps, norm_first
+        self.first, self.second = Linear(inputs, width), Linear(width, width)
+        self.norms = nn.ModuleList([BatchNorm(width), BatchNorm(width)])
+
+    def forward(self, x: Tensor, starts: Tensor, sources: Tensor, nodes: Tensor) -> Tensor:
+        x = self._activate(0, self._enter(x, starts, sources), nodes)
+        return self._activate(1, self.second(x), nodes)
+
+    def _activate(self, index: int, x: Tensor, nodes: Tensor) -> Tensor:
+        norm = self.norms[index]
+        return norm(x, nodes).relu() if self.norm_first else norm(x.relu(), nodes)
+
+    def _enter(self, x: Tensor, starts: Tensor, sources: Tensor) -> Tensor:
+        """The first linear layer of the sums. It may also come first: both are linear."""
+
+        def summed(x: Tensor) -> Tensor:
+            return torch.add(neighbour_sum(x, starts, sources), x, alpha=1 + self.eps)
+
+        if x.is_floating_point():
+            return self.first(summed(x))
+        if self.first.in_features <= NARROW:
+            return self.first(summed(one_hot(x, self.first)))
+        return summed(columns_of(self.first.weight, x)) + self.first.bias.unsqueeze(-2)
+
+
+def one_hot(kinds: Tensor, layer: Linear) -> Tensor:
+    """``(G, T, columns)`` in the dtype of the layer."""
+    columns = torch.arange(layer.in_features, device=kinds.device)
+    return (kinds.unsqueeze(-1) == columns).to(layer.weight.dtype)
+
+
+def columns_of(weight: Tensor, kinds: Tensor) -> Tensor:
+    """What a linear layer without its bias makes of one-hot rows, ``(G, T, out)``."""
+    weight = weight if weight.ndim == 3 else weight.expand(len(kinds), -1, -1)
+    return rows_of(weight.mT, kinds)
+
+
+def rows_of(x: Tensor, index: Tensor) -> Tensor:
+    """x ``(G, T, D)`` at index ``(G, K)``; as one table, whose gradient is fast."""
+    first = torch.arange(len(x), device=x.device).unsqueeze(-1) * x.shape[1]
+    return x.flatten(0, 1).index_select(0, (first + index).flatten()).unflatten(0, index.shape)
+
+
+def read_out(pool: nn.Module, x: Tensor, offsets: Tensor, largest: int | None = None) -> Tensor:
+    """Pool the nodes of every graph: x ``(G, T, D)`` to ``(G, B, D)``."""
+    sizes = offsets.diff()
+    largest = int(sizes.max()) if largest is None else largest
+    places = torch.arange(largest, device=x.device)
+    rows = (offsets[:, :-1, None] + places).clamp(max=x.shape[1] - 1)
+    padded = rows_of(x, rows.flatten(1)).unflatten(1, rows.shape[1:])
+    if isinstance(pool, FSPool) and pool.weight.ndim == 2:  # of a single run
+        return pool(padded[0], sizes=sizes[0]).unsqueeze(0)
+    return pool(padded, sizes=sizes)
