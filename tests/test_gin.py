@@ -136,8 +136,6 @@ def test_room_to_spare_and_missing_graphs_do_not_matter(training):
     expected = scores(copy.deepcopy(model), batch_of(numbers))
     more = scores(copy.deepcopy(model), batch_of([*numbers, -1, -1], more=70))
     torch.testing.assert_close(more[:, :3], expected, **CLOSE)
-    known = scores(copy.deepcopy(model), batch_of(numbers), largest=31)
-    torch.testing.assert_close(known, expected, **CLOSE)
 
 
 def test_order_of_graphs_and_of_nodes():

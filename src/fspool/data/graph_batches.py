@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -58,11 +57,6 @@ class Shelf:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    @cached_property
-    def largest(self) -> int:
-        """Nodes of the largest graph."""
-        return int(self.sizes[:, 0].max())
 
     @classmethod
     def of(cls, graphs: Graphs) -> Shelf:

@@ -157,9 +157,7 @@ class GraphCell(Cell):
         return Evaluation(dict(zip(self.tallies, accuracy.T.tolist(), strict=True)), {})
 
     def _scores(self, model: nn.Module, graphs: GraphBatch, keep: Tensor | None = None) -> Tensor:
-        device = graphs.kinds.device
-        largest = self._shelf(device).largest if device.type == "cuda" else None
-        return model(*graphs[:4], keep=keep, largest=largest)
+        return model(*graphs[:4], keep=keep)
 
     def _keep(self, seeds: Sequence[int], steps: range, device: torch.device) -> Tensor:
         """(steps, G, B, width)"""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import nearest
+from ..functional import fspool
 from ..functional.neighbours import neighbour_sum
 from ..nn import FSPool, MeanPool, SumPool
 from .batch_norm import BatchNorm
@@ -66,7 +67,6 @@ class GIN(nn.Module):
         sources: Tensor,
         offsets: Tensor,
         keep: Tensor | None = None,
-        largest: int | None = None,
     ) -> Tensor:
         """Scores ``(G, B, classes)``; of graphs without nodes, which come last, they mean nothing.
 
@@ -78,13 +78,12 @@ class GIN(nn.Module):
                 ``offsets[i + 1]``; rows after the last are not used.
             keep: ``(G, B, width)``, what hidden units of the classifier are multiplied by: dropout,
                 drawn by whoever trains.
-            largest: No graph has more nodes; None: look, which on CUDA waits for the device.
         """
         nodes, graphs = offsets[:, -1], (offsets.diff() > 0).sum(-1)
         vectors = []
         for block, pool in zip(self.blocks, self.pools, strict=True):
             x = block(x, starts, sources, nodes)
-            vectors.append(read_out(pool, x, offsets, largest))
+            vectors.append(read_out(pool, x, offsets))
         hidden = self.hidden(self.norm(torch.cat(vectors, -1), graphs)).relu()
         return self.scores(hidden if keep is None else hidden * keep)
 
@@ -96,15 +95,15 @@ class Block(nn.Module):
         super().__init__()
         self.eps, self.norm_first = eps, norm_first
         self.first, self.second = Linear(inputs, width), Linear(width, width)
-        self.norms = nn.ModuleList([BatchNorm(width), BatchNorm(width)])
+        self.norms = nn.ModuleList(BatchNorm(width, relu=not norm_first) for _ in range(2))
 
     def forward(self, x: Tensor, starts: Tensor, sources: Tensor, nodes: Tensor) -> Tensor:
         x = self._activate(0, self._enter(x, starts, sources), nodes)
         return self._activate(1, self.second(x), nodes)
 
     def _activate(self, index: int, x: Tensor, nodes: Tensor) -> Tensor:
-        norm = self.norms[index]
-        return norm(x, nodes).relu() if self.norm_first else norm(x.relu(), nodes)
+        x = self.norms[index](x, nodes)
+        return x.relu() if self.norm_first else x
 
     def _enter(self, x: Tensor, starts: Tensor, sources: Tensor) -> Tensor:
         """The first linear layer of the sums. It may also come first: both are linear."""
@@ -137,13 +136,8 @@ def rows_of(x: Tensor, index: Tensor) -> Tensor:
     return x.flatten(0, 1).index_select(0, (first + index).flatten()).unflatten(0, index.shape)
 
 
-def read_out(pool: nn.Module, x: Tensor, offsets: Tensor, largest: int | None = None) -> Tensor:
+def read_out(pool: nn.Module, x: Tensor, offsets: Tensor) -> Tensor:
     """Pool the nodes of every graph: x ``(G, T, D)`` to ``(G, B, D)``."""
-    sizes = offsets.diff()
-    largest = int(sizes.max()) if largest is None else largest
-    places = torch.arange(largest, device=x.device)
-    rows = (offsets[:, :-1, None] + places).clamp(max=x.shape[1] - 1)
-    padded = rows_of(x, rows.flatten(1)).unflatten(1, rows.shape[1:])
-    if isinstance(pool, FSPool) and pool.weight.ndim == 2:  # of a single run
-        return pool(padded[0], sizes=sizes[0]).unsqueeze(0)
-    return pool(padded, sizes=sizes)
+    if isinstance(pool, FSPool) and pool.weight.ndim == 2:  # of a single run, which G counts too
+        return fspool(x, pool.weight.unsqueeze(0), offsets=offsets)
+    return pool(x, offsets=offsets)
