@@ -219,16 +219,18 @@ def recognise(program: Sequence[Node]) -> int:
 
     Of two that give the same program, where a description is empty, the first one counts.
     """
-    return _FORMS.get(_form(program, len(program) - 1), UNKNOWN)
+    return _FORMS.get(_form(program), UNKNOWN)
 
 
-def _form(program: Sequence[Node], place: int) -> tuple:
+def _form(program: Sequence[Node]) -> tuple:
     """A program as a tree, without values, and with only those filters that make a difference."""
-    function, inputs, _ = program[place]
-    below = tuple(_form(program, i) for i in inputs)
-    if not function.startswith("filter_") or below[0][0] == "union":
-        return (function, *below)
-    return ("filter", *below) if below[0][0].startswith("same_") else below[0]
+    forms: list[tuple] = []
+    for function, inputs, _ in program:
+        form = (function, *[forms[i] for i in inputs])
+        if function.startswith("filter_") and form[1][0] != "union":
+            form = ("filter", form[1]) if form[1][0].startswith("same_") else form[1]
+        forms.append(form)
+    return forms[-1]
 
 
 def _examples(family: Family) -> Iterator[list[Choice]]:
@@ -241,5 +243,4 @@ def _examples(family: Family) -> Iterator[list[Choice]]:
 _FORMS: dict[tuple, int] = {}
 for _number, _family in enumerate(FAMILIES):
     for _choices in _examples(_family):
-        _nodes = expand(_family, _choices)
-        _FORMS.setdefault(_form(_nodes, len(_nodes) - 1), _number)
+        _FORMS.setdefault(_form(expand(_family, _choices)), _number)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .arrays import Scenes
 from .programs import Facts
 from .vocabulary import ATTRIBUTES, DIRECTIONS, FEATURES, OBJECTS, RELATIONS, VALUES
 
@@ -21,6 +22,14 @@ def relations(coords: Tensor, mask: Tensor) -> Tensor:
     found = (offset > APART) & mask[:, None, :, None] & mask[:, :, None, None]
     bits = 1 << torch.arange(OBJECTS)
     return (found * bits[:, None]).sum(2).transpose(1, 2).to(torch.int16)
+
+
+def agreeing(scenes: Scenes) -> Tensor:
+    """Scenes whose stored relations are those of their places, bool ``(S,)``."""
+    parts = zip(
+        *(t.split(4096) for t in (scenes.coords, scenes.mask, scenes.relations)), strict=True
+    )
+    return torch.cat([(relations(c, m) == r).flatten(1).all(1) for c, m, r in parts])
 
 
 def members(mask: int) -> list[int]:

@@ -115,26 +115,22 @@ def _mask(places: object, count: int, name: str) -> int:
     return sum(1 << i for i in set(places))
 
 
-def scene_record(scenes: Scenes, row: int, split: str) -> dict:
-    """A scene as it is in a file."""
-    count, image = int(scenes.sizes[row]), int(scenes.image[row])
-    columns = (scenes.coords, scenes.attributes, scenes.rotation, scenes.pixels)
-    objects = [
-        _object_record(*values)
-        for values in zip(*(column[row, :count].tolist() for column in columns), strict=True)
-    ]
-    masks = scenes.relations[row, :, :count].tolist()
-    relationships = {
-        name: list(map(members, rows)) for name, rows in zip(RELATIONS, masks, strict=True)
-    }
-    return {
-        "split": split,
-        "image_index": image,
-        "image_filename": image_name(split, image),
-        "objects": objects,
-        "directions": DIRECTIONS,
-        "relationships": relationships,
-    }
+def scene_records(scenes: Scenes, split: str) -> Iterator[dict]:
+    """Scenes as they are in a file."""
+    for image, count, *objects, masks in zip(*(part.tolist() for part in scenes), strict=True):
+        coords, attributes, rotation, pixels = (column[:count] for column in objects)
+        rows = zip(coords, attributes, rotation, pixels, strict=True)
+        yield {
+            "split": split,
+            "image_index": image,
+            "image_filename": image_name(split, image),
+            "objects": [_object_record(*row) for row in rows],
+            "directions": DIRECTIONS,
+            "relationships": {
+                name: [members(mask) for mask in row[:count]]
+                for name, row in zip(RELATIONS, masks, strict=True)
+            },
+        }
 
 
 def _object_record(coords, attributes, rotation, pixels) -> dict:
