@@ -78,23 +78,36 @@ def scene_records(draw):
 
 
 @st.composite
-def program_records(draw):
-    """A program of random functions that fit together; it may ask for what is not unique."""
-    nodes, kinds = [{"function": "scene", "inputs": [], "value_inputs": []}], ["set"]
-    while len(nodes) < 30:
-        ready = [n for n, f in FUNCTIONS.items() if set(f.takes) <= set(kinds) and f.takes]
-        name = draw(st.sampled_from(ready))
+def scenes_and_programs(draw, last):
+    """A scene, and a program that ends with a function; not all that is asked for is unique."""
+    scene, nodes = draw(scene_records()), []
+
+    def add(name, depth):
         function = FUNCTIONS[name]
-        inputs = [
-            draw(st.sampled_from([i for i, kind in enumerate(kinds) if kind == wanted]))
-            for wanted in function.takes
-        ]
+        inputs = [give(kind, depth) for kind in function.takes]
         values = [draw(st.sampled_from(function.values))] if function.values else []
-        nodes.append({"function": name, "inputs": inputs, "value_inputs": values})
-        kinds.append(function.gives)
-        if function.gives not in ("set", "object") and draw(st.booleans()):
-            return nodes
-    return [*nodes, {"function": "count", "inputs": [0], "value_inputs": []}]
+        return put(name, inputs, values)
+
+    def put(name, inputs, values=()):
+        nodes.append({"function": name, "inputs": inputs, "value_inputs": list(values)})
+        return len(nodes) - 1
+
+    def give(kind, depth):
+        if kind == "object" and draw(st.integers(0, 9)):
+            return point_out(draw(st.sampled_from(scene["objects"])))
+        able = [name for name, f in FUNCTIONS.items() if f.gives == kind]
+        if kind == "set":
+            able = [name for name in able if depth or name == "scene"]
+        return add(draw(st.sampled_from(able)), depth - (kind == "set"))
+
+    def point_out(item):
+        place = put("scene", [])
+        for name in ATTRIBUTES:
+            place = put(f"filter_{name}", [place], [item[name]])
+        return put("unique", [place])
+
+    add(last, draw(st.integers(1, 3)))
+    return scene, nodes
 
 
 def read_one(tmp_path, record) -> Scenes:
