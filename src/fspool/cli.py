@@ -272,13 +272,14 @@ def fetch_data(
     ] = True,
 ) -> None:
     """Fetch or make the data of an experiment."""
-    if nearest("data set", name, ["polygons", "mnist", "tu", "clevr"]) == "tu":
+    nearest("data set", name, ["polygons", "mnist", "tu", "clevr"])
+    if (out or validation) and not scenes or scenes and name != "clevr":
+        raise UserError("a twin has --scenes, and only clevr has twins; see fspool data --help.")
+    if name == "tu":
         chosen = [nearest("graph set", part, tu.SOURCES) for part in parts or tu.SOURCES]
         return fetch_tu(find_root(data), list(dict.fromkeys(chosen)))
     if parts:
         raise UserError(f"{name} has no parts, but {parts[0]!r} was asked for; leave it out.")
-    if (out or validation) and not scenes or scenes and name != "clevr":
-        raise UserError("a twin has --scenes, and only clevr has twins; see fspool data --help.")
     if name == "clevr" and scenes:
         counts = {"train": scenes, "val": validation or max(1, round(scenes * 3 / 14))}
         return make_clevr(out or find_root(data) / "clevr", counts, seed, files)
@@ -325,7 +326,8 @@ def make_clevr(out: Path, scenes: dict[str, int], seed: int, files: bool) -> Non
         ]
     )
     seconds = ", ".join(f"{name} {time:.1f} s" for name, time in twin.clock.items())
-    say([f"{workers} processes together: {seconds}."])
+    together = "1 process" if workers == 1 else f"{workers} processes together"
+    say([f"{together}: {seconds}."])
 
 
 def verify_clevr(root: Path) -> None:

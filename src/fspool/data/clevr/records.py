@@ -21,6 +21,7 @@ GZIP = b"\x1f\x8b"
 PIECE = 1 << 20  # characters that are read at once
 LARGEST = 1 << 24  # characters of one record; those of v1.0 have a few thousand
 SPACE = " \t\n\r"
+FOLLOWS = set(",:]}" + SPACE)  # a value
 
 _decode = json.JSONDecoder().raw_decode
 
@@ -99,18 +100,22 @@ class _Reader:
                 return
 
     def _value(self) -> object:
-        """The next value; a number that ends with the piece may go on in the next one."""
+        """The next value. It is whole if something follows; a number may go on in what is not."""
         self._look()
         while True:
             try:
                 value, end = _decode(self.piece, self.at)
-                if end < len(self.piece) or not self._more():
-                    self.at = end
-                    return value
+                damage = ""
             except (ValueError, RecursionError) as error:
-                if len(self.piece) - self.at > LARGEST or not self._more():
-                    reason = str(error).partition(":")[0]
-                    raise self._wrong(f"is cut off or damaged ({reason})", "whole JSON") from None
+                value, end, damage = None, self.at, str(error).partition(":")[0]
+            if not damage and self.piece[end : end + 1] in FOLLOWS:
+                break
+            if len(self.piece) - self.at > LARGEST or not self._more():
+                break
+        if damage:
+            raise self._wrong(f"is cut off or damaged ({damage})", "whole JSON")
+        self.at = end
+        return value
 
     def _look(self) -> str:
         """The next character that is not space; nothing at the end."""
@@ -123,9 +128,10 @@ class _Reader:
                 return ""
 
     def _more(self) -> bool:
-        """Drop what was read, and add a piece."""
+        """Drop what was read, and add a piece if there is one."""
         new = self.text.read(PIECE)
-        self.piece, self.at = self.piece[self.at :] + new, 0
+        if new:
+            self.piece, self.at = self.piece[self.at :] + new, 0
         return bool(new)
 
     def _next(self, valid: str, meaning: str) -> str:
