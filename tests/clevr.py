@@ -50,14 +50,16 @@ def write_split(folder, split="train", made=None, spoil=lambda scenes, questions
 def scene_records(draw):
     """A scene as in a file, its objects anywhere; relations follow from places."""
     number = st.integers(-300, 300).map(lambda n: n / 100)
+    look = st.tuples(*(st.sampled_from(VALUES[name]) for name in ATTRIBUTES))
+    alike = draw(st.booleans())
     objects = [
         {
-            **{name: draw(st.sampled_from(VALUES[name])) for name in ATTRIBUTES},
+            **dict(zip(ATTRIBUTES, values, strict=True)),
             "3d_coords": [draw(number), draw(number), 0.7],
             "pixel_coords": [0, 0, 1.0],
             "rotation": 0.0,
         }
-        for _ in range(draw(st.integers(1, 10)))
+        for values in draw(st.lists(look, min_size=1, max_size=10, unique=not alike))
     ]
     directions = {
         "left": (-0.6563112735748291, -0.7544902563095093),

@@ -371,6 +371,16 @@ def test_the_compact_form_is_kept_and_used(root, monkeypatch):
     assert same(load(root, "train"), first)
 
 
+def test_a_source_that_cannot_be_read_is_named(root, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(compact.hashlib, "file_digest", fail)
+    path = root / "scenes" / "CLEVR_train_scenes.json"
+    with pytest.raises(UserError, match=rf"{path} cannot be read \(Input/output error\); make"):
+        load(root, "train")
+
+
 @pytest.mark.parametrize("kind", ["scenes", "questions"])
 def test_other_files_make_another_compact_form(root, kind):
     load(root, "train")

@@ -78,8 +78,8 @@ def test_the_executor_agrees_with_lists_and_loops(tmp_path, last):
             assert answer(parse(nodes), known) == expected
 
     check()
-    assert sum(n for name, n in outcomes.items() if name) >= 10 and len(outcomes) > 1
-    assert functions >= {"scene", "filter_color", "relate", last}
+    assert len(set(outcomes) - {None}) > 1  # there were different answers
+    assert functions >= {"scene", "filter_color", last}
 
 
 def test_there_are_26_functions():
