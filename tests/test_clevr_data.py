@@ -492,6 +492,13 @@ def test_a_twin_is_what_its_files_say(twin, tmp_path, monkeypatch):
     assert same(load(twin.out, "train"), twin.made.splits["train"])
 
 
+def test_every_question_of_a_twin_is_answered_once_more(tmp_path, monkeypatch):
+    answers = iter(["nonsense"] * 4)
+    monkeypatch.setattr(programs, "answer", lambda *_, a=programs.answer: next(answers, a(*_)))
+    right = generate.generate(tmp_path / "b", {"val": 3}).splits["val"].questions.right
+    assert right.tolist() == [False] * 4 + [True] * 26
+
+
 def test_slow_answers_agree_with_a_twin(twin):
     scenes, questions = (
         json.loads(path.read_text()) for path in compact.source_paths(twin.out, "train")

@@ -9,13 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import draws
+from . import programs
 from .clock import Clock
 from .families import FAMILIES, recognise
 from .placement import sample
 from .question_files import QuestionRows, question_record
-from .questions import BLOCK, Asker
+from .questions import BLOCK, Asker, Found
 from .scene_files import scene_records
-from .tables import tables
+from .tables import Random, Table, tables
 from .words import word
 
 
@@ -49,25 +50,34 @@ def make(block: Block) -> Made:
     clock = Clock()
     purpose = f"clevr/{block.split}/{block.first}"
     scenes = sample(block.seed, purpose, block.count, block.first, clock)
-    rows, texts = QuestionRows(), []
     chance = random.Random(draws.seed_of(block.seed, f"{purpose}/questions")).random
-    asker = Asker(chance)
     with clock.on("questions"):
-        asked = [asker.ask(table) for table in tables(scenes)]
+        asker = Asker(chance)
+        asked = [(table, asker.ask(table)) for table in tables(scenes)]
     with clock.on("words and files"):
-        for row, (image, found) in enumerate(zip(scenes.image.tolist(), asked, strict=True)):
-            for one in found:
-                text = word(FAMILIES[one.family], one.choices, chance)
-                family = recognise(one.program)
-                rows.add(row, text, one.answer, family)
-                if block.files:
-                    texts.append(
-                        question_record(block.split, image, text, one.answer, family, one.program)
-                    )
-        records = list(scene_records(scenes, block.split)) if block.files else []
+        rows, questions = _worded(block, asked, chance)
+        records = scene_records(scenes, block.split) if block.files else ()
         lines = [json.dumps(record).encode() for record in records]
-        tails = [json.dumps(record).encode()[1:] for record in texts]
-    return Made(_arrays(scenes), _arrays(rows.questions()), lines, tails, clock)
+    return Made(_arrays(scenes), _arrays(rows.questions()), lines, questions, clock)
+
+
+def _worded(
+    block: Block, asked: list[tuple[Table, list[Found]]], chance: Random
+) -> tuple[QuestionRows, list[bytes]]:
+    """Questions with their texts, each answered once more by its program, and their records."""
+    rows, records = QuestionRows(), []
+    for row, (table, found) in enumerate(asked):
+        for one in found:
+            text = word(FAMILIES[one.family], one.choices, chance)
+            family = recognise(one.program)
+            right = programs.answer(one.program, table.facts) == one.answer
+            rows.add(row, text, one.answer, family, right)
+            if block.files:
+                image = block.first + row
+                content = (image, text, one.answer, family, one.program)
+                record = question_record(block.split, *content)
+                records.append(json.dumps(record).encode()[1:])
+    return rows, records
 
 
 def _arrays(tensors: NamedTuple) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ found; so is the value of ``relate``, and that of a step ``filter_color``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -76,24 +77,14 @@ def _hops(group: str, hops: int) -> list[Family]:
 
 
 def _both() -> list[Family]:
-    one, other = (
-        (Step("filter unique"), Step("relate", (0,))),
-        (
-            Step("filter unique"),
-            Step("relate", (2,)),
-        ),
-    )
+    one = (Step("filter unique"), Step("relate", (0,)))
+    other = (Step("filter unique"), Step("relate", (2,)))
     meet = (*one, *other, Step("intersect", (1, 3)))
-    count = Family("single_and", (*meet, Step("filter count", (4,))))
-    queries = [
-        Family(
-            "single_and",
-            (*meet, Step("filter unique", (4,), name), Step(f"query_{name}", (5,))),
-            ((1, 3),),
-        )
-        for name in ATTRIBUTES
-    ]
-    return [count, *queries]
+    families = [Family("single_and", (*meet, Step("filter count", (4,))))]
+    for name in ATTRIBUTES:
+        query = (Step("filter unique", (4,), name), Step(f"query_{name}", (5,)))
+        families.append(Family("single_and", (*meet, *query), differ=((1, 3),)))
+    return families
 
 
 def _either() -> list[Family]:
@@ -124,23 +115,15 @@ def _same() -> list[Family]:
             empty = name if end.startswith("filter") else ""
             steps = (Step("filter unique", (), name), Step(f"same_{name}", (0,)))
             families.append(Family("same_relate", (*steps, Step(end, (1,), empty))))
-    for name in ATTRIBUTES:
-        for asked in ATTRIBUTES:
-            if asked != name:
-                families.append(_same_query(name, asked))
-    return families
-
-
-def _same_query(name: str, asked: str) -> Family:
-    return Family(
-        "same_relate",
-        (
+    for name, asked in itertools.permutations(ATTRIBUTES, 2):
+        steps = (
             Step("filter unique", (), name),
             Step(f"same_{name}", (0,)),
             Step("filter unique", (1,), f"{name} {asked}"),
             Step(f"query_{asked}", (2,)),
-        ),
-    )
+        )
+        families.append(Family("same_relate", steps))
+    return families
 
 
 def _compare() -> list[Family]:

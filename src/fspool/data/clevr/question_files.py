@@ -27,7 +27,7 @@ class QuestionRows:
         self.words, self.answers = bytearray(), bytearray()
         self.families, self.right = bytearray(), bytearray()
 
-    def add(self, scene: int, text: str, answer: str, family: int, right: bool = True) -> None:
+    def add(self, scene: int, text: str, answer: str, family: int, right: bool) -> None:
         try:
             self.words.extend([WORD_NUMBERS[word] for word in tokens(text)])
         except KeyError as error:
