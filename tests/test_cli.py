@@ -264,7 +264,7 @@ def test_tensorboard_that_is_not_there(run, monkeypatch):
         (["run", "polygons", "--device", "gpu"], "device is 'gpu'; .* perhaps 'cpu'"),
         (
             ["data", "polygon"],
-            "data set is 'polygon'; expected one of polygons, mnist, tu, perhaps",
+            "data set is 'polygon'; expected one of polygons, mnist, tu, clevr, perhaps",
         ),
         (["data", "minst"], "data set is 'minst'; expected one of .* perhaps 'mnist'"),
         (["data", "mnist", "MUTAG"], "mnist has no parts, but 'MUTAG' was asked for; leave it out"),

@@ -239,3 +239,12 @@ def test_reading_sets_a_damaged_file_aside_and_says_so(tmp_path):
     assert said[0].endswith("; it is now a.json.damaged-0.") and names(tmp_path) == [
         "a.json.damaged-0"
     ]
+
+
+def test_the_same_tensors_are_the_same_bytes(tmp_path):
+    """The library alone would put its two notes in either order."""
+    contents = set()
+    for _ in range(30):
+        small_tensors(tmp_path / "a")
+        contents.add((tmp_path / "a").read_bytes())
+    assert len(contents) == 1

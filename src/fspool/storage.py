@@ -65,7 +65,17 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict | None = N
     form = torch.contiguous_format  # copies: safetensors does not take tensors that share memory
     tensors = {name: t.detach().cpu().clone(memory_format=form) for name, t in tensors.items()}
     text = json.dumps(plain(notes or {}))
-    write(path, save(tensors, {"notes": text, KEY: _digest_tensors(tensors, text)}))
+    write(path, _ordered(save(tensors, {"notes": text, KEY: _digest_tensors(tensors, text)})))
+
+
+def _ordered(content: bytes) -> bytes:
+    """The library puts its notes in random order; what is equal shall be so byte by byte."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)  # tensors begin at multiples of 8
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:

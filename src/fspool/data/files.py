@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -23,17 +23,27 @@ def kept(
     names: Collection[str],
     make: Callable[[], dict[str, Tensor]],
     say: Callable[[str], None],
+    slow: bool = False,
 ) -> dict[str, Tensor]:
     """The tensors of these names that are kept in a file; where there are none they are made.
 
-    ``notes`` say what they are made of: what was made of something else does not count.
+    ``notes`` say what they are made of: what was made of something else does not count. What is
+    slow to make is missed when it cannot be kept, so that is said; the rest takes a moment.
     """
     tensors = _read(path, notes, names, say)
     if tensors is None:
         tensors = make()
-        if path.parent.stat().st_mode & 0o222:  # marked read-only it is left alone, by root too
-            with suppress(OSError):  # without room for them they are made again in a moment
-                storage.write_tensors(path, tensors, notes)
+        try:
+            if not path.parent.stat().st_mode & 0o222:  # it is left alone, by root too
+                raise PermissionError(errno.EACCES, "the folder is read-only")
+            storage.write_tensors(path, tensors, notes)
+        except OSError as error:
+            if slow:
+                size = sum(tensor.nbytes for tensor in tensors.values())
+                say(
+                    f"{path} cannot be kept ({error.strerror or error}); it needs "
+                    f"{size / 1e6:.1f} MB, so make room, or it is made again every time."
+                )
     return tensors
 
 

@@ -1,0 +1,67 @@
+"""Scenes and questions as tensors, small enough to lie in memory as a whole."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .vocabulary import OBJECTS
+
+
+class Scenes(NamedTuple):
+    """Scenes of up to 10 objects; places without an object hold zeros."""
+
+    image: Tensor  # int32 (S,): the number of the image
+    sizes: Tensor  # uint8 (S,)
+    coords: Tensor  # float32 (S, 10, 3)
+    attributes: Tensor  # uint8 (S, 10, 4): colour, material, shape, size, counted from 1
+    rotation: Tensor  # float32 (S, 10)
+    pixels: Tensor  # float32 (S, 10, 3): column, row, depth
+    relations: Tensor  # int16 (S, 4, 10): bit j of [s, r, i] says that j is left, ... of i
+
+    @property
+    def mask(self) -> Tensor:
+        """Where there is an object, bool ``(S, 10)``."""
+        return torch.arange(OBJECTS, device=self.sizes.device) < self.sizes[:, None]
+
+    def features(self, slots: int = OBJECTS) -> Tensor:
+        """What a model is told: x, y, z and the four attributes as numbers, ``(S, slots, 7)``."""
+        both = torch.cat((self.coords, self.attributes.float()), -1)
+        return torch.nn.functional.pad(both, (0, 0, 0, slots - OBJECTS))
+
+    def to(self, device: torch.device | str) -> Scenes:
+        return Scenes(*(tensor.to(device) for tensor in self))
+
+
+class Questions(NamedTuple):
+    """Packed questions: i has ``words[offsets[i] : offsets[i + 1]]``, numbers from 1."""
+
+    scene: Tensor  # int32 (Q,): a row of the scenes
+    words: Tensor  # uint8 (T,)
+    offsets: Tensor  # int64 (Q + 1,)
+    answers: Tensor  # uint8 (Q,): a place in ANSWERS
+    families: Tensor  # uint8 (Q,): a place in FAMILIES, or 255
+    right: Tensor  # bool (Q,): the program gives that answer
+
+    def padded(self, length: int | None = None) -> Tensor:
+        """One row a question, words first and then zeros, uint8 ``(Q, length)``."""
+        sizes = self.offsets.diff()
+        length = int(sizes.max()) if length is None else length
+        filled = torch.arange(length, device=sizes.device) < sizes[:, None]
+        rows = torch.zeros(filled.shape, dtype=torch.uint8, device=sizes.device)
+        return rows.masked_scatter_(filled, self.words)
+
+    def to(self, device: torch.device | str) -> Questions:
+        return Questions(*(tensor.to(device) for tensor in self))
+
+
+class Clevr(NamedTuple):
+    """A split."""
+
+    scenes: Scenes
+    questions: Questions
+
+    def to(self, device: torch.device | str) -> Clevr:
+        return Clevr(self.scenes.to(device), self.questions.to(device))
