@@ -193,7 +193,7 @@ def _claim(
             post(Event(job, "done", text="was finished"))
             return None
         post(Event(job, "start"))
-        state = folder.restore() or State(0, {}, [])
+        state = folder.restore() or State()
         chart = held.enter_context(writer(job.path, job.seeds)) if options.tensorboard else None
         return trainer.Run(job.cell, job.seeds, folder, state, _reporter(job, post, chart))
     except Exception as error:
@@ -227,7 +227,7 @@ def _train_again(job: Job, run: trainer.Run, options: Options, post) -> list[Job
     if run.folder.finished:
         post(Event(job, "done", job.cell.steps, text="was finished"))
         return []
-    run = run._replace(state=run.folder.restore() or State(0, {}, []))
+    run = run._replace(state=run.folder.restore() or State())
     return _train({job: run}, options, post)
 
 

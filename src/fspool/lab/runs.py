@@ -34,9 +34,9 @@ PATIENCE = 10.0  # seconds that another process gets to let go of a folder
 class State:
     """Where a run was."""
 
-    step: int
-    tensors: dict[str, Tensor]
-    curve: list[dict]  # {"step": ..., "loss": [one for every seed]}
+    step: int = 0
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    curve: list[dict] = field(default_factory=list)  # {"step": ..., "loss": [one for every seed]}
     clock: list[list[float]] = field(default_factory=list)  # when it was worked on: [from, to]
 
 

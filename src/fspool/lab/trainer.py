@@ -46,7 +46,7 @@ def train(
     optimiser = make_optimiser(model, cell, device)
     tallies = Tallies(model, cell, seeds, device)
     tensors = live_tensors(model, optimiser) | tallies.tensors
-    state = state or State(0, {}, [])
+    state = state or State()
     for name, value in state.tensors.items():
         tensors[name].copy_(value)
     total = torch.zeros(len(seeds), dtype=cell.torch_dtype, device=device)
@@ -153,7 +153,7 @@ def run(
     save_every: float = 10.0,
 ) -> None:
     """Bring a claimed run folder to its result, from wherever it stands."""
-    one = Run(cell, seeds, folder, folder.restore() or State(0, {}, []), report)
+    one = Run(cell, seeds, folder, folder.restore() or State(), report)
     run_together([one], device, save_every=save_every)
 
 
