@@ -1,8 +1,9 @@
 """The kernels of the relaxed sort: the walk along the band of P, as in ``../cpu/relaxed_sort.py``.
 
 Every program takes a few rows and features and walks outwards from their diagonal, to one side and
-then to the other, until no entry of its tile counts any more. Rows of P serve P x; columns of P serve P^T v and
-the slope, by a recurrence of their own, so that every program adds up what it alone writes.
+then to the other, until no entry of its tile counts any more. Rows of P serve P x; columns of P
+serve P^T v and the slope, by a recurrence of their own, so that every program adds up what it alone
+writes.
 
 Tensors are seen as rows, ``(-1, D)``: a row knows its set by division, or by a search in the
 offsets, so no grid depends on the sizes and nothing waits for the device.
