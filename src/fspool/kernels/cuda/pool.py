@@ -21,7 +21,6 @@ from . import large
 from .moves import scatter
 from .piecewise import load_weights
 from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
-from .pull_small import fits, pull_small
 from .rest import clear_rest
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
 from .sorting import LOWEST, count_larger, every_group, key_of, one_group, sort_tile, value_of
@@ -294,7 +293,5 @@ def knots(z: Tensor, x: Tensor, ranks, mask, lengths, offsets, knots: int, dtype
 def pull(z: Tensor, x: Tensor, weight: Tensor, ranks: Tensor, kept, mask, lengths, offsets):
     sets = Sets(ranks.shape, mask, lengths, offsets)
     ordered = kept.contiguous() if kept.shape == x.shape else scatter(x, ranks, sets)
-    if fits(sets):
-        return pull_small(z, _transposed(weight), ranks, ordered, sets, weight.dtype)
     dx = unpool_rows(z, _knots(weight, sets), ranks, sets)
     return dx, sum_knots(z, ordered, sets, weight.shape[-1], weight.dtype)
