@@ -360,11 +360,13 @@ def start(tmp_path):
         process.communicate()
 
 
-def interrupt(process, condition):
+def interrupt(process, condition, times=1):
     while not condition():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
+    for _ in range(times):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.002)  # or the second is taken for the first
     out, error = process.communicate(timeout=60)
     return process.returncode, out, error
 
@@ -387,6 +389,12 @@ def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(run, start, tmp_path,
     assert run(only=TWO, small=LONGER)[0] == 0
     assert run(only=TWO, small=LONGER, out=tmp_path / "undisturbed")[0] == 0
     assert len(results(out)) == 2 and results(out) == results(tmp_path / "undisturbed")
+
+
+def test_a_second_ctrl_c_does_not_leave_processes_behind(start, tmp_path):
+    saved = lambda: list(tmp_path.glob("out/*/*/state-*"))  # noqa: E731
+    code, text, error = interrupt(start(2), saved, times=5)
+    assert (code, error) == (130, "") and text.endswith(STOPPED)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -93,9 +93,10 @@ def test_together_is_each_alone(tmp_path):
     assert results(alike)[0][0]["curve"] != results(alike)[0][1]["curve"]
 
 
-def test_runs_that_stopped_at_different_steps_go_on(tmp_path):
+@pytest.mark.parametrize("common", [True, False])
+def test_runs_that_stopped_at_different_steps_go_on(tmp_path, monkeypatch, common):
     """Between two writes a process may be killed: then the runs of a group have states of
-    different steps."""
+    different steps. They go on together from the last that all have, if there is one."""
     whole, broken = jobs(tmp_path / "whole")[:3], jobs(tmp_path / "broken")[:3]
     assert perform(whole, Options(), quiet) == []
 
@@ -110,7 +111,16 @@ def test_runs_that_stopped_at_different_steps_go_on(tmp_path):
         perform(broken, Options(save_every=0), kill)
     found = [RunFolder(job.path).restore() for job in broken]
     assert len({state.step for state in found}) == 2
+    if not common:
+        min(broken[0].path.glob("state-*")).unlink()
+    sizes, together = [], trainer.run_together
+    monkeypatch.setattr(
+        trainer,
+        "run_together",
+        lambda runs, *a, **k: sizes.append(len(runs)) or together(runs, *a, **k),
+    )
     assert perform(broken, Options(), quiet) == []
+    assert sizes == ([3] if common else [2, 1])
     assert_same(results(broken), results(whole))
     clocks = [read_json(job.path / "provenance.json")["clock"] for job in broken]
     assert [len(clock) for clock in clocks] == [2, 2, 2]  # before the stop, and since

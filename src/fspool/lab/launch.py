@@ -11,10 +11,10 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import NamedTuple
 
 import torch
@@ -176,10 +176,24 @@ def perform(jobs: Sequence[Job], options: Options, post: Callable[[Event], None]
     failed: list[Job] = []
     with ExitStack() as held:
         runs = {job: run for job in jobs if (run := _claim(job, options, post, held, failed))}
+        runs = _abreast(runs)
         for step in sorted({run.state.step for run in runs.values()}):
             together = {job: run for job, run in runs.items() if run.state.step == step}
             failed += _train(together, options, post)
     return failed
+
+
+def _abreast(runs: dict[Job, trainer.Run]) -> dict[Job, trainer.Run]:
+    """Killed between two saves, some are a state ahead: the others would train without them."""
+    if len({run.state.step for run in runs.values()}) < 2:
+        return runs
+    common = set.intersection(*(run.folder.saved_steps() for run in runs.values()))
+    if not common:
+        return runs
+    last = max(common)
+    return {
+        job: run._replace(state=run.folder.restore(last) or State()) for job, run in runs.items()
+    }
 
 
 def _claim(
@@ -279,6 +293,25 @@ def launch(
     return _launch_processes(groups, options, workers, handle)
 
 
+@contextmanager
+def _interrupted_once():
+    """A second Ctrl-C must not break off what the first one began: the end of the processes."""
+
+    def once(*_) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if current_thread() is not main_thread():  # Ctrl-C does not come here
+        yield
+        return
+    before = signal.signal(signal.SIGINT, once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@_interrupted_once()
 def _launch_processes(groups, options, workers, handle) -> list[Job]:
     context = multiprocessing.get_context("spawn")
     events = context.SimpleQueue()

@@ -90,16 +90,22 @@ class RunFolder:
         for path in self._states()[2:]:
             path.unlink()
 
-    def restore(self) -> State | None:
-        """The last good state; the metrics file is brought back to it."""
+    def restore(self, last: int | None = None) -> State | None:
+        """The last good state, or the last up to a step; the metrics file is brought back to it."""
         state = None
         for path in self._states():
+            if last is not None and path > self._state(last):
+                continue
             if (content := self._read(path.name, storage.read_tensors)) is not None:
                 tensors, notes = content
                 state = State(notes["step"], tensors, notes["curve"], notes.get("clock", []))
                 break
         self._rewrite_metrics(state.curve if state else [])
         return state
+
+    def saved_steps(self) -> set[int]:
+        """Steps whose states are there; whether they are whole shows when they are restored."""
+        return {int(path.stem.removeprefix("state-")) for path in self._states()}
 
     def log(self, record: dict) -> None:
         with open(self.path / "metrics.jsonl", "a") as file:
