@@ -202,9 +202,14 @@ def test_all_models_and_grid_points_are_tried_on_the_same_graphs(root):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("readout", ["fspool", "sum", "mean"])
 def test_recorded_steps_and_counts_are_those_of_the_cpu(cell, readout, monkeypatch):
-    """The learning rate is written while a step is a graph, and counts are made by another."""
+    """The learning rate is written while a step is a graph, and counts are made by another.
+
+    On CUDA the rate is a float32, and training enlarges differences of 1e-8 to some per cent within
+    these few steps; so it is one that float32 has.
+    """
     monkeypatch.setattr(graphs, "HALVING", 2)
-    cell, seeds, found = replace(cell, readout=readout, epochs=6), [0, 9, 25], []
+    cell = replace(cell, readout=readout, epochs=6, learning_rate=2.0**-7)
+    seeds, found = [0, 9, 25], []
     for device in (CPU, torch.device("cuda")):
         model = trainer.build(cell, seeds, device)
         *_, state = trainer.train(model, cell, seeds, device)
