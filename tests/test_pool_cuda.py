@@ -39,7 +39,7 @@ def poison():
 def small_tiles(monkeypatch):
     """In the interpreter sets of more than 16 rows are large, and merged from blocks of 16 rows."""
     if CPU:
-        monkeypatch.setattr(pool, "TILES", {3: pool.TILES[3], 4: pool.TILES[4]})
+        monkeypatch.setattr(pool, "TILES", {3: (3, 0, 32, 1, None), 4: (4, 0, 32, 1, None)})
         monkeypatch.setattr(pool, "TOP", 16)
         monkeypatch.setattr(shapes, "LARGEST_TILE", 16)
         monkeypatch.setattr(large, "LOGR", 3)

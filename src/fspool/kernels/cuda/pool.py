@@ -17,7 +17,7 @@ from ..shapes import (
     rows_shape,
     sorted_dtype,
 )
-from . import large
+from . import columns, large
 from .moves import scatter
 from .piecewise import load_weights
 from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
@@ -28,8 +28,6 @@ from .sorting import LOWEST, count_larger, every_group, key_of, one_group, sort_
 # log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps, and registers
 # of a thread where fewer than the compiler would take let more programs run at once.
 TILES = {
-    3: (3, 0, 32, 1, None),
-    4: (4, 0, 32, 1, 96),
     5: (5, 0, 32, 1, 168),
     6: (4, 2, 32, 4, 80),
     7: (5, 2, 32, 4, 128),
@@ -169,6 +167,8 @@ def _break_ties(
 def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
     """Launch the tiles that sets of these lengths may need: each set is found by one of them."""
     x = near(x)
+    if columns.fits(sets):
+        return columns.pool(x, sets, weight, y, ranks, ordered)
     knots = 1 if weight is None else weight.shape[1]
     above = -1
     with torch.cuda.device_of(x):
@@ -186,10 +186,10 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
                 maxnreg=registers,
             )
             if ties is not None:
-                columns = 32 >> logc  # of one warp
-                tiles = sets.batch * triton.cdiv(sets.dim, columns)
+                width = 32 >> logc  # columns of one warp
+                tiles = sets.batch * triton.cdiv(sets.dim, width)
                 _break_ties[triton.cdiv(tiles, LOOKED_AT), sets.replicas](
-                    *(ranks, ties, *sets.args, above, LOOKED_AT, logr, logc, columns),
+                    *(ranks, ties, *sets.args, above, LOOKED_AT, logr, logc, width),
                     num_warps=1,
                 )
             above = 1 << log
@@ -200,7 +200,7 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
 def _tiles(sets: Sets) -> list[int]:
     """log2 of their rows: one tile for sets of one length, steps of four for mixed ones, and of
     two where that pays."""
-    log = max(3, (sets.length - 1).bit_length())
+    log = max(min(TILES), (sets.length - 1).bit_length())
     top = min(log, max(TILES))
     if sets.packed or sets.varied:
         steps = {*range(top, 4, -2)} | ({9} if top == 10 else set())
