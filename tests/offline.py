@@ -118,7 +118,7 @@ def neighbours() -> None:
     for dim, dtype in ((1, torch.float32), (32, torch.bfloat16), (64, torch.float32)):
         for edges in (200, 9000):  # few neighbours, and many
             x, starts = torch.randn(2, 100, dim, dtype=dtype), torch.zeros(2, 101).int()
-            neighbours.neighbour_sum(x, starts, torch.zeros(2, edges).int())
+            neighbours.neighbour_sum(x, starts, torch.zeros(2, edges).int(), dim - 1.0)
 
 
 def row_norm() -> None:

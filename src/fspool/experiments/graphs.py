@@ -61,6 +61,7 @@ class GraphCell(Cell):
     epochs: int = 500
     learning_rate: float = 0.01
     knots: int = 5
+    tf32: bool = True  # in products of matrices, on CUDA
     norm_first: bool = False  # Linear-BatchNorm-ReLU
     wide_eps: bool = False  # as in the released code: eps is the width of a block's input
     reshuffle: bool = False  # as in the released code: every fold shuffles anew
@@ -94,6 +95,10 @@ class GraphCell(Cell):
         """Of a batch of average graphs."""
         nodes = -(-self.counts.nodes // self.counts.graphs)
         return min(self.batch, self.counts.graphs) * nodes * self.width
+
+    @property
+    def matmul_precision(self) -> str:
+        return "high" if self.tf32 else "highest"
 
     @property
     def most_runs(self) -> int:

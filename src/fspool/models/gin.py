@@ -109,7 +109,7 @@ class Block(nn.Module):
         """The first linear layer of the sums. It may also come first: both are linear."""
 
         def summed(x: Tensor) -> Tensor:
-            return torch.add(neighbour_sum(x, starts, sources), x, alpha=1 + self.eps)
+            return neighbour_sum(x, starts, sources, own=1 + self.eps)
 
         if x.is_floating_point():
             return self.first(summed(x))
