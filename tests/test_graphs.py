@@ -251,7 +251,7 @@ def test_it_learns(cell):
     ("bad", "sentence"),
     [
         ({"dataset": "MUTAK"}, "dataset is 'MUTAK'; expected one of .*, perhaps 'MUTAG'"),
-        ({"readout": "max"}, "readout is 'max'; expected one of fspool, sum, mean"),
+        ({"readout": "maxx"}, "readout is 'maxx'; expected one of .*, perhaps 'max'"),
         ({"dropout": 1.0}, "dropout is 1.0; expected a probability below 1."),
         ({"dropout": -0.1}, "dropout is -0.1"),
         ({"batch": 1}, "batch is 1; expected graphs to normalise over, an integer of at least 2"),

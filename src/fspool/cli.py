@@ -78,6 +78,10 @@ def run(
     dataset: Annotated[
         list[str] | None, typer.Option(help="Only this data set, such as MUTAG; may be repeated.")
     ] = None,
+    readout: Annotated[
+        list[str] | None,
+        typer.Option(help="Of graphs: only this one, also one of PyG's; may be repeated."),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every cell.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     only: Annotated[
@@ -106,7 +110,7 @@ def run(
     Finished runs are kept, runs that were stopped continue where they were.
     """
     experiment = find(name)
-    cells = choose(experiment, preset, only or [], change or [], dataset or [])
+    cells = choose(experiment, preset, only or [], change or [], dataset or [], readout or [])
     where = find_device(device)
     out = out or Path("runs") / f"{experiment.name}-{preset}"
     places = {"data": data, "encoders": encoders or out.parent / f"mnist-reconstruction-{preset}"}
@@ -119,7 +123,7 @@ def run(
     ]
     if not overwrite:
         refuse_others(jobs)
-    asked = {"--dataset": dataset, "--only": only, "--set": change}
+    asked = {"--dataset": dataset, "--readout": readout, "--only": only, "--set": change}
     extra = [word for name, texts in asked.items() for text in texts or [] for word in (name, text)]
     plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": list(cells)}
     write_plan(out, plan | {"options": {shlex.join(extra): count}}, overwrite)
@@ -170,9 +174,10 @@ def choose(
     only: list[str],
     changes: list[str],
     datasets: Sequence[str] = (),
+    readouts: Sequence[str] = (),
 ) -> dict[str, Cell]:
     """The cells of a preset that were asked for, with the settings that were asked for."""
-    cells = experiment.preset(preset, datasets)
+    cells = experiment.preset(preset, datasets, readouts)
     for pattern in only:
         if not fnmatch.filter(cells, pattern):
             nearest("only", pattern, cells)
