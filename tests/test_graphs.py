@@ -20,6 +20,7 @@ from fspool.experiments.graphs import GraphCell
 from fspool.lab import trainer
 from fspool.lab.launch import Options, bundles, jobs_of, perform
 from fspool.lab.several import Several
+from fspool.models.readout import PYG
 from fspool.report.markdown import markdown
 from fspool.report.page import page
 from fspool.report.tables import fill_all
@@ -314,10 +315,12 @@ def test_every_published_number_has_a_place():
     assert list(published("graphs.social.accuracy")["DCNN"]) == ["IMDB-B", "IMDB-M", "COLLAB"]
 
 
-def test_every_entry_is_of_a_model_in_a_preset():
+def test_every_entry_is_of_a_model_in_a_preset_or_of_another_readout():
+    cells = graphs.cells("paper")
+    for readout in PYG:
+        cells |= graphs.read_by("paper", readout)
     known = {
-        f"{name.partition('-' + cell.dataset)[0]} {cell.dataset}"
-        for name, cell in graphs.cells("paper").items()
+        f"{name.partition('-' + cell.dataset)[0]} {cell.dataset}" for name, cell in cells.items()
     }
     entries = {entry.cell for table in TABLES for row in table.rows.values() for entry in row}
     assert entries - known == {"accuracy over data sets", "epoch over data sets"}
