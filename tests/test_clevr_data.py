@@ -613,7 +613,7 @@ def test_a_process_that_is_ended_is_told(tmp_path, monkeypatch):
 
 
 def test_the_command_makes_a_twin_and_reads_it(fspool, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "cores", lambda: 1)
+    monkeypatch.setattr(cli.data, "cores", lambda: 1)
     code, out, _ = fspool("data", "clevr", "--scenes", 14, "--out", "twin", "--seed", 3)
     assert code == 0 and "A twin of CLEVR in twin, seed 3." in out
     lines = out.splitlines()
@@ -688,7 +688,7 @@ def test_ctrl_c_while_a_twin_is_made(fspool, monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(generate, "make", stop)
-    monkeypatch.setattr(cli, "cores", lambda: 1)
+    monkeypatch.setattr(cli.data, "cores", lambda: 1)
     code, out, _ = fspool("data", "clevr", "--scenes", 2, "--out", "twin")
     assert code == 130 and out == "Stopped. Nothing was kept.\n" and left(tmp_path) == []
 

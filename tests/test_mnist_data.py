@@ -410,7 +410,7 @@ def test_only_what_is_missing_is_downloaded_to_where_the_rest_is(fspool, mirror,
 
 
 def test_the_command_in_a_terminal_has_bars(fspool, mirror, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "console", cli.Console(force_terminal=True, width=120))
+    monkeypatch.setattr(cli.console, "_force_terminal", True)
     code, out, _ = fspool("data", "mnist")
     assert code == 0 and all(name in out for name in NAMES) and "bytes" in out
 

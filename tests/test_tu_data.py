@@ -815,7 +815,7 @@ def test_the_command_goes_on_with_a_download(fspool, mirror, archives):
 
 
 def test_the_command_in_a_terminal_has_bars(fspool, mirror, monkeypatch):
-    monkeypatch.setattr(cli, "console", cli.Console(force_terminal=True, width=120))
+    monkeypatch.setattr(cli.console, "_force_terminal", True)
     code, out, _ = fspool("data", "tu")
     assert code == 0 and all(name in out for name in mirror.files) and "bytes" in out
 
