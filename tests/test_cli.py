@@ -441,7 +441,9 @@ def test_bars_in_a_terminal():
 
 def test_a_run_in_a_terminal_has_bars(run, monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(cli.running, "console", Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(
+        cli.running, "console", Console(file=screen, force_terminal=True, width=120)
+    )
     code, _, _ = run()
     assert code == 0 and "groups of runs" in screen.getvalue() and "2/2" in screen.getvalue()
     assert "[1/2]" not in screen.getvalue() and TABLES[0] in screen.getvalue()
