@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from .case import Case
-from .graphs import clock
+from .replays import clock
 
 COUNT = 1 << 29  # floats: 2 GiB, many times the cache
 

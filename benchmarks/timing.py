@@ -7,9 +7,9 @@ from time import perf_counter
 
 import torch
 
-from . import graphs
+from . import replays
 from .case import Case, Inputs, Variant
-from .graphs import Times
+from .replays import Times
 
 
 def measure(case: Case, rounds: int, device: str = "cpu") -> tuple[Times, Times]:
@@ -18,7 +18,7 @@ def measure(case: Case, rounds: int, device: str = "cpu") -> tuple[Times, Times]
     On the CPU every round has fresh inputs and runs all variants, so that they share its weather.
     """
     if device == "cuda":
-        return graphs.measure(case, rounds)
+        return replays.measure(case, rounds)
     seconds: dict[Variant, list[float]] = {variant: [] for variant in case.variants}
     layouts = {variant.layout for variant in case.variants}
     for seed in range(rounds + 1):

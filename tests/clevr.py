@@ -3,10 +3,11 @@
 import functools
 import json
 
+import pytest
 import torch
 from hypothesis import strategies as st
 
-from fspool.data.clevr import Scenes, blocks
+from fspool.data.clevr import Scenes, blocks, compact
 from fspool.data.clevr.programs import FUNCTIONS
 from fspool.data.clevr.scene_files import read_scenes
 from fspool.data.clevr.vocabulary import ATTRIBUTES, RELATIONS, VALUES
@@ -158,3 +159,38 @@ def slow_answer(nodes, scene):
         results.append(result)
     last = results[-1]
     return {True: "yes", False: "no"}[last] if isinstance(last, bool) else str(last)
+
+
+# --------------------------------------------------------------------------------------------------
+# Fixtures, which a file of tests takes by name
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """Whoever forgets to say where the data is finds nothing."""
+    monkeypatch.delenv("FSPOOL_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Eight scenes, with ten questions each."""
+    return write_split(tmp_path / "root")
+
+
+def same(a, b):
+    parts = zip((*a.scenes, *a.questions), (*b.scenes, *b.questions), strict=True)
+    return all(torch.equal(x, y) and x.dtype == y.dtype for x, y in parts)
+
+
+def left(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def no_reading(monkeypatch):
+    def fail(*_):
+        raise AssertionError("it is read again")
+
+    monkeypatch.setattr(compact, "read_scenes", fail)
+    monkeypatch.setattr(compact, "read_questions", fail)

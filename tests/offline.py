@@ -28,6 +28,7 @@ class Driver:
 # Triton 3.6 takes the features of some tiles from the high word of "thread << 31 | block << 37",
 # and with them bits that do not belong there: misaligned addresses. Such a tile must not be used.
 MISCOMPILED = ", 2147483648;"
+MANY = 40  # sets, among which large ones are looked for
 
 
 def compile_only(kernel, grid):
@@ -54,13 +55,13 @@ def pool() -> None:
         x = torch.randn(1, n, 16) if packed else torch.randn(1, 1, n, 16)
         if kind == "mask":
             x = x.bfloat16()
-        z = torch.randn(1, 1, 16)
+        z = torch.randn(1, MANY if kind == "own" else 1, 16)
         sets = {
             "full": (None, None, None),
             "mask": (torch.ones(1, 1, n, dtype=torch.bool), None, None),
             "lengths": (None, torch.tensor([[n]]), None),
             "offsets": (None, None, torch.tensor([0, n])),
-            "own": (None, None, torch.tensor([[0, n]])),
+            "own": (None, None, torch.linspace(0, n, MANY + 1).long()[None]),
         }[kind]
         _, ranks, kept = pool.pool(x, weight, *sets, True, True)
         pool.pull(z, x, weight, ranks, kept, *sets)
@@ -118,7 +119,7 @@ def neighbours() -> None:
     for dim, dtype in ((1, torch.float32), (32, torch.bfloat16), (64, torch.float32)):
         for edges in (200, 9000):  # few neighbours, and many
             x, starts = torch.randn(2, 100, dim, dtype=dtype), torch.zeros(2, 101).int()
-            neighbours.neighbour_sum(x, starts, torch.zeros(2, edges).int())
+            neighbours.neighbour_sum(x, starts, torch.zeros(2, edges).int(), dim - 1.0)
 
 
 def row_norm() -> None:

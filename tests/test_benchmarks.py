@@ -27,7 +27,10 @@ from benchmarks import (
     tables,
 )
 from benchmarks.case import Variant
+from fspool.data import tu
 from fspool.sets import to_packed
+
+from .made_graphs import drawn, write_tu
 
 TINY = [
     pool.full((3, 4, 7)),
@@ -392,3 +395,28 @@ def test_some_benchmarks_need_cuda(capsys):
         runner.main(["sweep"])
     assert "no benchmark sweep; expected some of pool" in capsys.readouterr().err
     assert runner.parse(["sweep", "cold", "--device", "cuda"]).names == ["sweep", "cold"]
+
+
+def test_graphs_are_timed_and_the_protocol_is_extrapolated(
+    one_thread, tmp_path, capsys, monkeypatch
+):
+    from benchmarks import graphs
+
+    monkeypatch.setitem(tu.SOURCES, "MUTAG", write_tu(tmp_path, "MUTAG", drawn(47, 3)))
+    out = tmp_path / "out.json"
+    command = f"--data {tmp_path} --device cpu --sets MUTAG --runs 2 --epochs 2 --out {out}"
+    graphs.main(command.split())
+    results = json.loads(out.read_text())
+    shapes = {(row["readout"], row["width"], row["batch"]) for row in results["steps"]}
+    assert len(results["steps"]) == 6 and ("sum", 32, 128) in shapes and not results["left_out"]
+    assert all(row["ms_step"] > 0 and row["ms_count"] > 0 for row in results["steps"])
+    minutes, own = results["minutes"]["fspool MUTAG"]
+    assert minutes > 0 and own and not results["minutes"]["fspool COLLAB"][1]
+    assert "fspool NCI1, scaled from another set or shape" in capsys.readouterr().out
+
+
+def test_graphs_that_there_is_no_time_for_are_named(tmp_path, capsys):
+    from benchmarks import graphs
+
+    graphs.main(f"--data {tmp_path} --device cpu --sets MUTAG --seconds -1".split())
+    assert capsys.readouterr().out.count("left out for want of time: MUTAG") == 6

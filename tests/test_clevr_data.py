@@ -1,33 +1,25 @@
-"""CLEVR's files: read as a stream and checked, kept in compact form, made as a twin."""
+"""CLEVR's files: read and checked, found, kept in compact form; the published ones."""
 
 import errno
 import gzip
 import json
 import os
-import re
-import shutil
-import signal
 import zipfile
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fspool import cli, storage
+from fspool import storage
 from fspool.checks import UserError
 from fspool.data.clevr import (
     Clevr,
     Questions,
     Scenes,
     compact,
-    generate,
     load,
     programs,
-    records,
 )
 from fspool.data.clevr.families import FAMILIES
 from fspool.data.clevr.questions import Asker
@@ -37,133 +29,10 @@ from fspool.data.clevr.tables import tables
 from fspool.data.clevr.vocabulary import ANSWERS, FEATURES, VALUES, WORDS, tokens
 
 from . import clevr
+from .clevr import left, no_reading, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-DATA = os.environ.get("FSPOOL_DATA", "")
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch, tmp_path):
-    """Whoever forgets to say where the data is finds nothing."""
-    monkeypatch.delenv("FSPOOL_DATA", raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def root(tmp_path):
-    """Eight scenes, with ten questions each."""
-    return clevr.write_split(tmp_path / "root")
-
-
-def same(a, b):
-    parts = zip((*a.scenes, *a.questions), (*b.scenes, *b.questions), strict=True)
-    return all(torch.equal(x, y) and x.dtype == y.dtype for x, y in parts)
-
-
-def left(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-# --------------------------------------------------------------------------------------------------
-# Streams
-
-
-def stream(path, content, key="things"):
-    path.write_bytes(content)
-    return list(records.records(path, key))
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(allow_nan=False),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-objects = st.dictionaries(st.text(max_size=3), values, max_size=3)
-
-
-@given(st.lists(objects, max_size=5), objects, objects, st.integers(1, 40), st.booleans())
-def test_records_come_one_after_another(tmp_path, items, before, after, piece, packed):
-    before.pop("things", None), after.pop("things", None)
-    text = json.dumps({**before, "things": items, **after}, indent=piece % 3 or None).encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "PIECE", piece)
-        content = gzip.compress(text) if packed else text
-        assert stream(tmp_path / "a.json", content) == items
-
-
-def test_a_file_that_was_cut_off_is_noticed_wherever_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "PIECE", 16)
-    text = json.dumps({"info": [1, {"a": 2.5}], "things": [{"a": "b"}, {"c": 3}], "x": 1}).encode()
-    assert len(stream(tmp_path / "a.json", text)) == 2
-    for size in range(len(text)):
-        with pytest.raises(UserError, match=r"a\.json.*; expected .*, so fetch it again\.$"):
-            stream(tmp_path / "a.json", text[:size])
-
-
-@pytest.mark.parametrize(
-    "content, sentence",
-    [
-        (b"", " ends too early; expected an object"),
-        (b"[]", " has '[]'; expected an object"),
-        (b"<html>", " has '<html>'; expected an object"),
-        (b'{"info": {}}', " has no list of things; expected {..., 'things': [...]}"),
-        (b'{"things": 3}', " has '3}'; expected a list of things"),
-        (b'{"things": [{}, 7]}', ", record 1 of things, has '7'; expected an object"),
-        (b'{"things": [{}, {"a": tru}]}', ", record 1 of things, is cut off or damaged ("),
-        (b'{"things": [{} {}]}', ", record 1 of things, has '{}]}'; expected a comma or the end"),
-        (b'{"things": [{}]} {}', " goes on after its end; expected one object"),
-        (b'{"things": [{}], 5', " has '5'"),
-    ],
-)
-def test_foreign_json_is_named(tmp_path, content, sentence):
-    path = tmp_path / "a.json"
-    with pytest.raises(UserError) as error:
-        stream(path, content)
-    if sentence != " has '5'":
-        assert str(error.value).startswith(f"{path}{sentence}")
-    assert str(error.value).endswith(", so fetch it again.")
-
-
-def test_only_little_of_a_file_is_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "PIECE", 100)
-    monkeypatch.setattr(records, "LARGEST", 1000)
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"things": [{"a": i} for i in range(1000)]}))
-    with open(path, encoding="utf-8") as text:
-        reader = records._Reader(path, "things", text)
-        sizes = [len(reader.piece) for _ in reader.records()]
-    assert len(sizes) == 1000 and max(sizes) < 300
-    path.write_text('{"things": [{"a": "' + "x" * 5000)
-    with open(path, encoding="utf-8") as text:
-        with pytest.raises(UserError, match="record 0 of things, is cut off or damaged"):
-            list(records._Reader(path, "things", text).records())
-        assert text.tell() < 1500  # it does not read to the end of what is no record
-
-
-@pytest.mark.parametrize(
-    "content, sentence",
-    [
-        (gzip.compress(b'{"things": []}')[:-3], "is not a whole gzip file (.*); remove it and"),
-        (gzip.compress(b'{"things": []}')[:-8] + bytes(8), "is not a whole gzip file"),
-        (b'{"things": [{"a": "\xff"}]}', "is not text (invalid start byte); fetch it again"),
-    ],
-)
-def test_broken_bytes_are_named(tmp_path, content, sentence):
-    with pytest.raises(UserError, match=sentence.replace("(", r"\(").replace(")", r"\)").replace(
-        r"\(.*\)", ".*"
-    )):  # fmt: skip
-        stream(tmp_path / "a.json", content)
-
-
-def test_a_file_that_cannot_be_read(tmp_path):
-    with pytest.raises(UserError, match="cannot be read .*directory.*; make it readable, or fetch"):
-        list(records.records(tmp_path, "things"))
-    with pytest.raises(UserError, match=r"no\.json cannot be read \(No such file"):
-        list(records.records(tmp_path / "no.json", "things"))
+elsewhere, root = clevr.elsewhere, clevr.root
 
 
 # --------------------------------------------------------------------------------------------------
@@ -352,14 +221,6 @@ def test_nothing_is_there(tmp_path, root):
         load(root, "tain")
 
 
-def no_reading(monkeypatch):
-    def fail(*_):
-        raise AssertionError("it is read again")
-
-    monkeypatch.setattr(compact, "read_scenes", fail)
-    monkeypatch.setattr(compact, "read_questions", fail)
-
-
 def test_the_compact_form_is_kept_and_used(root, monkeypatch):
     first = load(root, "train")
     kept = root / "compact-train.safetensors"
@@ -429,268 +290,7 @@ def test_a_folder_that_is_marked_read_only_is_left_alone(root):
     assert not any("compact" in name for name in left(root))
 
 
-# --------------------------------------------------------------------------------------------------
-# Twins
-
-COUNTS = {"train": 260, "val": 3}  # two blocks and a small one
-
-
-@pytest.fixture(scope="module")
-def twin(tmp_path_factory):
-    """A twin made by one process; tests only look at it."""
-    out = tmp_path_factory.mktemp("twin") / "a"
-    shown = []
-    made = generate.generate(out, COUNTS, seed=1, progress=lambda *a: shown.append(a))
-    return SimpleNamespace(out=out, made=made, shown=shown)
-
-
-def test_a_twin_has_the_files_of_the_original(twin):
-    assert left(twin.out) == [
-        "compact-train.safetensors",
-        "compact-val.safetensors",
-        "questions/CLEVR_train_questions.json",
-        "questions/CLEVR_val_questions.json",
-        "scenes/CLEVR_train_scenes.json",
-        "scenes/CLEVR_val_scenes.json",
-    ]
-    for split, count in COUNTS.items():
-        scenes, questions = (
-            json.loads(path.read_text()) for path in compact.source_paths(twin.out, split)
-        )
-        assert scenes["info"] == questions["info"] and scenes["info"]["seed"] == 1
-        assert [s["image_index"] for s in scenes["scenes"]] == list(range(count))
-        numbers = [q["question_index"] for q in questions["questions"]]
-        assert numbers == list(range(10 * count))
-        for record in scenes["scenes"] + questions["questions"]:
-            assert record["split"] == split
-            name = f"CLEVR_{split}_{record['image_index']:06d}.png"
-            assert record["image_filename"] == name
-        assert set(questions["questions"][0]) == {
-            "question_index", "split", "image_index", "image_filename", "question_family_index",
-            "question", "answer", "program",
-        }  # fmt: skip
-        assert set(scenes["scenes"][0]) == {
-            "split", "image_index", "image_filename", "objects", "directions", "relationships",
-        }  # fmt: skip
-        assert set(scenes["scenes"][0]["objects"][0]) == {
-            "color", "material", "shape", "size", "3d_coords", "pixel_coords", "rotation",
-        }  # fmt: skip
-
-
-def test_a_twin_is_what_its_files_say(twin, tmp_path, monkeypatch):
-    for split in COUNTS:
-        for path in compact.source_paths(twin.out, split):
-            target = tmp_path / path.relative_to(twin.out)
-            target.parent.mkdir(exist_ok=True)
-            shutil.copy(path, target)
-        read = load(tmp_path, split)
-        assert read.questions.right.all() and len(read.questions.right) == 10 * COUNTS[split]
-        assert same(read, twin.made.splits[split])
-        name = f"compact-{split}.safetensors"
-        assert (tmp_path / name).read_bytes() == (twin.out / name).read_bytes()
-    no_reading(monkeypatch)
-    assert same(load(twin.out, "train"), twin.made.splits["train"])
-
-
-def test_every_question_of_a_twin_is_answered_once_more(tmp_path, monkeypatch):
-    answers = iter(["nonsense"] * 4)
-    monkeypatch.setattr(programs, "answer", lambda *_, a=programs.answer: next(answers, a(*_)))
-    right = generate.generate(tmp_path / "b", {"val": 3}).splits["val"].questions.right
-    assert right.tolist() == [False] * 4 + [True] * 26
-
-
-def test_slow_answers_agree_with_a_twin(twin):
-    scenes, questions = (
-        json.loads(path.read_text()) for path in compact.source_paths(twin.out, "train")
-    )
-    for record in questions["questions"]:
-        scene = scenes["scenes"][record["image_index"]]
-        assert clevr.slow_answer(record["program"], scene) == record["answer"]
-
-
-def test_a_seed_gives_the_same_bytes_on_one_process_and_on_two(twin, tmp_path):
-    generate.generate(tmp_path / "b", COUNTS, seed=1, workers=2)
-    assert left(tmp_path / "b") == left(twin.out)
-    for name in left(twin.out):
-        assert (tmp_path / "b" / name).read_bytes() == (twin.out / name).read_bytes(), name
-
-
-def test_another_seed_gives_other_scenes_and_questions(twin, tmp_path):
-    other = generate.generate(tmp_path / "b", {"val": 3}, seed=2).splits["val"]
-    assert not torch.equal(other.scenes.coords, twin.made.splits["val"].scenes.coords)
-    assert not torch.equal(other.questions.words, twin.made.splits["val"].questions.words)
-
-
-def test_splits_do_not_share_scenes(twin):
-    train, val = (twin.made.splits[split].scenes.coords for split in COUNTS)
-    assert not (train[:, None, 0] == val[None, :, 0]).all(-1).any()
-
-
-def test_progress_and_seconds_are_told(twin):
-    assert twin.shown == [
-        ("train", 0, 260), ("train", 250, 260), ("train", 260, 260), ("val", 0, 3), ("val", 3, 3),
-    ]  # fmt: skip
-    parts = {"placement", "visibility", "questions", "words and files"}
-    assert set(twin.made.clock) == parts and min(twin.made.clock.values()) > 0
-
-
-def test_a_twin_without_files(twin, tmp_path):
-    generate.generate(tmp_path / "b", {"val": 3}, seed=1, files=False)
-    assert left(tmp_path / "b") == ["compact-val.safetensors"]
-    assert same(load(tmp_path / "b", "val"), twin.made.splits["val"])
-    path = tmp_path / "b" / "compact-val.safetensors"
-    tensors, notes = storage.read_tensors(path)
-    storage.write_tensors(path, tensors, notes | {"format": 0})
-    with pytest.raises(UserError, match="holds something else; remove it, and make it again by"):
-        load(tmp_path / "b", "val")
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UserError, match="cannot be read: .*; remove it, and make it again by"):
-        load(tmp_path / "b", "val")
-
-
-def test_what_is_there_is_not_replaced(twin, tmp_path):
-    for name in left(twin.out):
-        target = tmp_path / "b" / name
-        target.parent.mkdir(parents=True)
-        target.write_text("mine")
-        with pytest.raises(UserError) as error:
-            generate.generate(tmp_path / "b", COUNTS)
-        assert str(error.value).startswith(f"{target} is there already; remove it, or choose")
-        assert left(tmp_path / "b") == [name] and target.read_text() == "mine"
-        shutil.rmtree(tmp_path / "b")
-
-
-def test_too_little_room_for_a_twin(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=20_000_000))
-    with pytest.raises(UserError) as error:
-        generate.generate(tmp_path / "a" / "b", {"train": 70_000, "val": 15_000})
-    assert str(error.value) == (
-        f"{tmp_path}/a/b has 20 MB of room; the twin needs 1216 MB, so make room, or choose another"
-        " folder."
-    )
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_room_that_is_asked_for_is_enough(twin):
-    files = sum((twin.out / name).stat().st_size for name in left(twin.out) if "json" in name)
-    kept = sum((twin.out / name).stat().st_size for name in left(twin.out) if "compact" in name)
-    scenes = sum(COUNTS.values())
-    assert 0.7 * generate.FILES < files / scenes <= generate.FILES
-    assert 0.5 * generate.COMPACT < kept / scenes <= generate.COMPACT
-
-
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
-def test_a_twin_that_cannot_be_finished_leaves_no_file(tmp_path, monkeypatch, error):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(storage, "give_name", fail)
-    kind, words = (UserError, "cannot take the twin .No space left.; choose another folder")
-    with pytest.raises(kind if isinstance(error, OSError) else KeyboardInterrupt) as raised:
-        generate.generate(tmp_path / "b", {"val": 3})
-    assert not isinstance(error, OSError) or re.search(words, str(raised.value))
-    assert left(tmp_path) == []
-
-
-def test_no_scenes_are_no_twin(tmp_path):
-    with pytest.raises(ValueError, match="scenes of val is 0; expected a number of scenes"):
-        generate.generate(tmp_path, {"val": 0})
-
-
-def end(block):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_process_that_is_ended_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(generate, "make", end)
-    with pytest.raises(UserError, match="a process was ended from outside; run the command again"):
-        generate.generate(tmp_path, {"val": 600}, workers=2)
-    assert left(tmp_path) == []
-
-
-# --------------------------------------------------------------------------------------------------
-# The command
-
-
-def test_the_command_makes_a_twin_and_reads_it(fspool, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "cores", lambda: 1)
-    code, out, _ = fspool("data", "clevr", "--scenes", 14, "--out", "twin", "--seed", 3)
-    assert code == 0 and "A twin of CLEVR in twin, seed 3." in out
-    lines = out.splitlines()
-    for line, split, count in zip(lines[1:], ("train", "val"), (14, 3), strict=False):
-        assert re.fullmatch(
-            rf"{split}: {count} scenes of \d+ to \d+ objects, \d+\.\d\d on average, all relations "
-            rf"follow from places; {10 * count} questions, all programs give their answers", line
-        )  # fmt: skip
-    assert re.fullmatch(
-        r"1 process: placement \d+\.\d s, visibility \d+\.\d s, questions \d+\.\d s, words and "
-        r"files \d+\.\d s\.", lines[3]
-    )  # fmt: skip
-    code, again, _ = fspool("data", "clevr", "--data", "twin")
-    assert code == 0 and again.splitlines() == ["CLEVR in twin", *lines[1:3]]
-    code, _, error = fspool("data", "clevr", "--scenes", 14, "--out", "twin")
-    assert code == 1 and "is there already; remove it, or choose another folder." in error
-
-
-def test_the_command_puts_a_twin_where_data_is_looked_for(fspool, tmp_path, monkeypatch):
-    monkeypatch.setenv("FSPOOL_DATA", "some where")
-    options = ("--scenes", 2, "--validation", 5, "--no-json")
-    assert fspool("data", "clevr", *options)[0] == 0
-    names = ["compact-train.safetensors", "compact-val.safetensors"]
-    assert left(tmp_path / "some where" / "clevr") == names
-    code, out, _ = fspool("data", "clevr")
-    assert code == 0 and "train: 2 scenes" in out and "val: 5 scenes" in out
-
-
-def test_the_command_in_a_terminal_has_bars(fspool, monkeypatch, tmp_path):
-    monkeypatch.setattr(cli.console, "_force_terminal", True)
-    code, out, _ = fspool("data", "clevr", "--scenes", 2, "--out", "twin")
-    assert code == 0 and "━" in out and "2/2" in out
-
-
-def test_the_command_counts_wrong_answers_and_relations(fspool, tmp_path):
-    def spoil(scenes, questions):
-        questions[7]["answer"] = "yes" if questions[7]["answer"] == "no" else "no"
-        scenes[4]["relationships"]["left"][0] = [0]
-
-    folder = clevr.write_split(tmp_path / "spoiled", spoil=spoil)
-    code, out, error = fspool("data", "clevr", "--data", folder)
-    assert code == 1 and re.search(r"\d programs do not give the answer of their question", error)
-    assert "7 relations follow from places, those of number 4 not" in out
-    assert re.search(r"\d\d programs give their answers, those of number 7 not", out)
-
-
-def test_the_command_reads_a_split_that_is_alone(fspool, root):
-    code, out, _ = fspool("data", "clevr", "--data", root)
-    assert code == 0 and "train: 8 scenes" in out and "val" not in out
-
-
-@pytest.mark.parametrize(
-    "arguments, sentence",
-    [
-        (["clevr"], "CLEVR_train_scenes.json and .* make a twin by fspool data clevr --scenes"),
-        (["clevr", "CUBES"], "clevr has no parts, but 'CUBES' was asked for; leave it out"),
-        (["mnist", "--scenes", "5"], "a twin has --scenes, and only clevr has twins"),
-        (["clevr", "--out", "x"], "a twin has --scenes, and only clevr has twins"),
-        (["clevr", "--validation", "3"], "a twin has --scenes, and only clevr has twins"),
-        (["tu", "--scenes", "5"], "a twin has --scenes, and only clevr has twins"),
-    ],
-)
-def test_errors_of_the_command_are_one_sentence(fspool, tmp_path, arguments, sentence):
-    code, out, error = fspool("data", *arguments)
-    assert code == 1 and out == "" and error.count("\n") == 1 and error.endswith(".\n")
-    assert re.search(sentence, error), error
-    assert not list(tmp_path.iterdir())
-
-
-def test_ctrl_c_while_a_twin_is_made(fspool, monkeypatch, tmp_path):
-    def stop(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(generate, "make", stop)
-    monkeypatch.setattr(cli, "cores", lambda: 1)
-    code, out, _ = fspool("data", "clevr", "--scenes", 2, "--out", "twin")
-    assert code == 130 and out == "Stopped. Nothing was kept.\n" and left(tmp_path) == []
+DATA = os.environ.get("FSPOOL_DATA", "")
 
 
 # --------------------------------------------------------------------------------------------------

@@ -375,7 +375,7 @@ def test_ctrl_c_has_the_exit_code_that_shells_expect(run, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "launch", stop)
+    monkeypatch.setattr(cli.running, "launch", stop)
     assert run() == (130, STOPPED, "")
 
 
@@ -449,7 +449,9 @@ def test_bars_in_a_terminal():
 
 def test_a_run_in_a_terminal_has_bars(run, monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(cli, "console", Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(
+        cli.running, "console", Console(file=screen, force_terminal=True, width=120)
+    )
     code, _, _ = run()
     assert code == 0 and "groups of runs" in screen.getvalue() and "2/2" in screen.getvalue()
     assert "[1/2]" not in screen.getvalue() and TABLES[0] in screen.getvalue()

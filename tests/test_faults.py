@@ -15,7 +15,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fspool import cli, storage
+from fspool import storage
+from fspool.cli.running import choose
 from fspool.experiments import find
 from fspool.experiments import polygons as experiment
 from fspool.experiments.polygons import Polygons
@@ -195,7 +196,7 @@ def test_workers_end_when_the_parent_is_killed_and_others_can_go_on(tmp_path, mo
         with open(folder / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    cells = cli.choose(find("polygons"), "quick", list(names), settings)
+    cells = choose(find("polygons"), "quick", list(names), settings)
     for where in (out, tmp_path / "undisturbed"):
         jobs = [
             job

@@ -345,7 +345,7 @@ def operator_calls():
     yield "recurrence_pull", (random(2, 3, 5, 4), hidden, cells, *lstm)
     starts, sources = torch.tensor([[0, 1, 2, 2], [0, 2, 3, 4]]), torch.tensor([[1, 0], [1, 2]])
     sources = torch.cat((sources, torch.tensor([[9, -9], [0, 0]])), 1)  # 9 and -9: not used
-    yield "neighbour_sum", (random(2, 3, 4), starts, sources)
+    yield "neighbour_sum", (random(2, 3, 4), starts, sources, 0.5)
     norm = random(2, 5, 4), torch.tensor([3, 5]), *(random(2, 4) for _ in range(3))
     norm += (torch.rand(2, 4).double(),)
     _, mean, var, *_ = torch.ops.fspool.row_norm(*norm, 1e-5, 0.1, True)

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fspool import cli, storage
+from fspool import storage
 from fspool.checks import UserError
 from fspool.data import idx, mnist
 from fspool.data.download import Wanted
 from fspool.data.files import find_root
 from fspool.data.mnist import MnistSets
 
+from . import downloads
 from .mirror import Mirror, serve
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -409,10 +410,8 @@ def test_only_what_is_missing_is_downloaded_to_where_the_rest_is(fspool, mirror,
     assert (find_root("data") / folder / last).read_bytes() == packed[last]
 
 
-def test_the_command_in_a_terminal_has_bars(fspool, mirror, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "console", cli.Console(force_terminal=True, width=120))
-    code, out, _ = fspool("data", "mnist")
-    assert code == 0 and all(name in out for name in NAMES) and "bytes" in out
+def test_the_command_in_a_terminal_has_bars(fspool, mirror, monkeypatch):
+    downloads.has_bars(fspool, monkeypatch, mirror, "mnist")
 
 
 def test_the_command_names_altered_files_and_touches_none(fspool, root, mirror):
@@ -425,28 +424,17 @@ def test_the_command_names_altered_files_and_touches_none(fspool, root, mirror):
 
 
 def test_the_command_offline(fspool, mirror):
-    mirror.status = 503
-    code, out, error = fspool("data", "mnist")
-    assert code == 1 and out == "" and error.count("\n") == 1
-    assert f"{mirror.url}: 503 Service Unavailable" in error and NAMES[0] in error
+    downloads.says_that_it_is_offline(fspool, mirror, NAMES[0], "mnist")
 
 
 def test_a_wrong_download_is_told_and_not_kept(fspool, mirror, tmp_path):
     mirror.files[NAMES[1]] = mirror.files[NAMES[1]][::-1]
-    code, out, error = fspool("data", "mnist")
-    assert code == 1 and "so it was removed." in out and "sends another file" in error
-    assert [path.name for path in (tmp_path / "data" / "mnist").iterdir()] == NAMES[:1]
+    folder = tmp_path / "data" / "mnist"
+    downloads.refuses_another_file(fspool, folder, NAMES[:1], "mnist")
 
 
 def test_ctrl_c_while_it_downloads(fspool, mirror, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(mnist, "download", stop)
-        sentence = "Stopped. The same command goes on with the download.\n"
-        assert fspool("data", "mnist") == (130, sentence, "")
-    assert fspool("data", "mnist")[0] == 0
+    downloads.goes_on_after_ctrl_c(fspool, monkeypatch, mnist, "mnist")
 
 
 # --------------------------------------------------------------------------------------------------

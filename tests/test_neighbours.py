@@ -64,10 +64,10 @@ def by_loop(x, starts, sources):
     return y
 
 
-def kernel(x, starts, sources):
+def kernel(x, starts, sources, own=0.0):
     from fspool.kernels.cuda.neighbours import neighbour_sum
 
-    return neighbour_sum(*(t.to(DEVICE) for t in (x, starts, sources))).cpu()
+    return neighbour_sum(*(t.to(DEVICE) for t in (x, starts, sources)), own).cpu()
 
 
 GRAPHS = {
@@ -91,6 +91,17 @@ def test_the_sum_is_the_loop(function, graphs):
     torch.testing.assert_close(y, by_loop(x, starts, sources))
     single = function(x.float(), starts, sources)
     torch.testing.assert_close(single.double(), y, rtol=1e-6, atol=1e-6)
+
+
+@EACH
+@BY_ALL
+def test_a_node_may_count_itself(function, graphs):
+    x, starts, sources = example(graphs, 5, torch.float64)
+    expected = by_loop(x, starts, sources) + 1.5 * x
+    y = function(x, starts, sources, 1.5)
+    there = ~x.isnan()
+    torch.testing.assert_close(y[there], expected[there])
+    assert y[~there].isnan().all()
 
 
 @BY_ALL
@@ -192,14 +203,10 @@ def test_wrong_graphs_stay_inside_the_memory():
 # The operator
 
 
-def operator(*arguments):
-    return torch.ops.fspool.neighbour_sum(*arguments)
-
-
 def test_the_operator_keeps_the_rules_of_operators():
     x, starts, sources = (t.to(DEVICE) for t in example(GRAPHS["three replicas"], 3))
     x = x.nan_to_num().requires_grad_()
-    torch.library.opcheck(torch.ops.fspool.neighbour_sum.default, (x, starts, sources))
+    torch.library.opcheck(torch.ops.fspool.neighbour_sum.default, (x, starts, sources, 0.5))
 
 
 @pytest.mark.parametrize("by", ["operator", "definition"])
@@ -213,7 +220,7 @@ def test_gradients_to_second_order(by, request):
 
     def network(x, weight):
         y = neighbour_sum(x, starts, sources) @ weight
-        return neighbour_sum(y.tanh(), starts, sources)
+        return neighbour_sum(y.tanh(), starts, sources, own=2.0)
 
     assert (dispatch.fastest("neighbour_sum", x) is None) == (by == "definition")
     assert torch.autograd.gradcheck(network, (x, weight))

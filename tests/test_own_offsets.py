@@ -342,3 +342,21 @@ def test_another_batch_or_room_compiles_no_kernel():
             step(x[:, :rows], weight, offsets[:, : batch + 1].clamp(max=rows))
     step(x, weight, torch.tensor([0, 700, 1500], device=DEVICE))
     assert kernels() == before
+
+
+@needs_gpu
+@pytest.mark.parametrize("pool", [fspool.nn.SumPool(), fspool.nn.MeanPool()])
+def test_baselines_on_cuda_are_always_the_same_bits(pool):
+    sizes = torch.randint(0, 900, (3, 40))
+    offsets = torch.nn.functional.pad(sizes.cumsum(-1), (1, 0)).cuda()
+    x = torch.randn(3, int(offsets.max()) + 5, 33, device="cuda", requires_grad=True)
+    y = pool(x, offsets=offsets)
+    exact = pool(x.detach().double(), offsets=offsets)
+    torch.testing.assert_close(y.double(), exact, rtol=1e-6, atol=1e-4)
+    for _ in range(5):
+        assert torch.equal(pool(x, offsets=offsets), y)
+    g = torch.randn_like(y)
+    (dx,) = torch.autograd.grad(y, x, g)
+    wide = x.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad(pool(wide, offsets=offsets), wide, g.double())
+    torch.testing.assert_close(dx.double(), expected, rtol=1e-6, atol=1e-6)

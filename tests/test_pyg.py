@@ -3,6 +3,7 @@
 import copy
 import doctest
 import importlib
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import nn
 
 import fspool
 
+from .made_graphs import drawn, write_tu
 from .test_bad_input import refuses
 
 pytest.importorskip("torch_geometric", reason="needs the extra pyg")
@@ -370,6 +372,20 @@ def test_the_example_tells_graphs_apart(one_thread, capsys):
     example = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "graphs.py"))
     assert example["main"]() > 0.85  # half of the graphs are of either kind
     assert len(capsys.readouterr().out.splitlines()) == 10
+
+
+def test_the_example_of_a_data_set_trains_and_agrees_with_the_dense_module(
+    one_thread, capsys, tmp_path
+):
+    write_tu(tmp_path, "MUTAG", drawn(80, 5, largest=12))
+    (tmp_path / "MUTAG").mkdir()
+    (tmp_path / "tu" / "MUTAG").rename(tmp_path / "MUTAG" / "raw")
+    path = Path(__file__).parent.parent / "examples" / "graph_classification.py"
+    main = runpy.run_path(str(path))["main"]
+    _, off = main(["--root", str(tmp_path), "--epochs", "20", "--hidden", "16"])
+    assert off < 1e-6
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", capsys.readouterr().out)]
+    assert len(losses) == 2 and losses[1] < 0.5
 
 
 # --------------------------------------------------------------------------------------------------

@@ -74,10 +74,17 @@ class Experiment:
     # Metrics that come from several cells, by a name that tables know.
     combine: Callable[[Iterable], dict[str, dict[str, list]]] = lambda records: {}
     usual: dict[str, tuple[str, ...]] = field(default_factory=dict)  # data sets, by preset
+    # Readouts that are in no preset, and the cells that they make of one.
+    others: tuple[tuple[str, ...], Callable[[str, str], dict[str, Cell]]] | None = None
 
-    def preset(self, name: str, datasets: Sequence[str] = ()) -> dict[str, Cell]:
-        """Its cells, on these data sets; where none are named, on the usual ones or on all."""
+    def preset(
+        self, name: str, datasets: Sequence[str] = (), readouts: Sequence[str] = ()
+    ) -> dict[str, Cell]:
+        """Its cells, on these data sets; where none are named, on the usual ones or on all. With
+        these readouts; where none are named, with those of the preset."""
         cells = self.cells(nearest("preset", name, self.seeds))
+        if readouts:
+            cells = self._read_by(name, cells, readouts)
         known = list(dict.fromkeys(filter(None, map(_dataset, cells.values()))))
         if datasets and not known:
             raise UserError(
@@ -88,6 +95,21 @@ class Experiment:
             nearest("dataset", dataset, known)
         wanted = datasets or self.usual.get(name) or [*known, None]
         return {key: cell for key, cell in cells.items() if _dataset(cell) in wanted}
+
+    def _read_by(self, preset: str, cells: dict[str, Cell], readouts) -> dict[str, Cell]:
+        if self.others is None:
+            raise UserError(
+                f"{self.name} has no readouts to choose from, but {readouts[0]!r} was asked for; "
+                "leave --readout out."
+            )
+        names, make = self.others
+        usual = {cell.readout for cell in cells.values()}
+        found: dict[str, Cell] = {}
+        for readout in readouts:
+            nearest("readout", readout, (*sorted(usual), *names))
+            own = {key: cell for key, cell in cells.items() if cell.readout == readout}
+            found |= own or make(preset, readout)
+        return found
 
     def runs(self, preset: str, cell: str, seeds: int) -> int:
         """How many runs of a cell there are to be where so many seeds are asked for."""

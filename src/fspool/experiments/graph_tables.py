@@ -58,6 +58,18 @@ def _epochs(kind: str) -> Table:
     )
 
 
+OTHERS = {
+    "GIN, maximum": "max",
+    "GIN, median": "median",
+    "GIN, three quartiles": "quantile",
+    "GIN, SortPool (k = 10)": "sort",
+    "GIN, softmax": "softmax",
+    "GIN, attention": "attention",
+    "GIN, Deep Sets": "deep-sets",
+    "GIN, Set Transformer": "set-transformer",
+}
+
+
 def _setting(name: str, digits: int) -> Table:
     datasets = SOCIAL | BIO
     return Table(
@@ -137,4 +149,5 @@ TABLES = (
         {"GIN-FSPool, Linear-BatchNorm-ReLU": "fspool-bn"},
         BIO,
     ),
+    _variants("Other readouts", "Those of PyTorch Geometric.", OTHERS, SOCIAL | BIO),
 )

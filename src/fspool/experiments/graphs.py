@@ -21,7 +21,8 @@ from ..data import draws, tu
 from ..data.files import find_root
 from ..data.graph_batches import GraphBatch, Room, Shelf, batches_of, most_in_a_batch, shuffled
 from ..lab.cell import Cell, Evaluation, place
-from ..models.gin import GIN, READOUTS
+from ..models.gin import GIN
+from ..models.readout import PYG, READOUTS
 from .experiment import Experiment
 from .folds import RUNS, Split, most_training, splits
 from .graph_selection import by_repeat, chosen
@@ -61,6 +62,7 @@ class GraphCell(Cell):
     epochs: int = 500
     learning_rate: float = 0.01
     knots: int = 5
+    tf32: bool = True  # in products of matrices, on CUDA
     norm_first: bool = False  # Linear-BatchNorm-ReLU
     wide_eps: bool = False  # as in the released code: eps is the width of a block's input
     reshuffle: bool = False  # as in the released code: every fold shuffles anew
@@ -94,6 +96,14 @@ class GraphCell(Cell):
         """Of a batch of average graphs."""
         nodes = -(-self.counts.nodes // self.counts.graphs)
         return min(self.batch, self.counts.graphs) * nodes * self.width
+
+    @property
+    def recordable(self) -> bool:
+        return self.readout not in PYG  # those wait for the device
+
+    @property
+    def matmul_precision(self) -> str:
+        return "high" if self.tf32 else "highest"
 
     @property
     def most_runs(self) -> int:
@@ -233,21 +243,33 @@ def cells(preset: str) -> dict[str, GraphCell]:
     found: dict[str, GraphCell] = {}
     for dataset in (*SOCIAL, *BIO):
         if preset == "quick":
-            found |= quick(dataset)
-        elif preset == "released":  # its knots count pieces; social graphs without dropout
-            dropouts = (0.0, 0.5) if dataset in BIO else (0.0,)
+            found |= quick(models(dataset))
+        elif preset == "released":  # its knots count pieces
             quirks = {"knots": 6, "wide_eps": True, "reshuffle": True}
-            found |= models(dataset, dropouts, **quirks)
+            found |= models(dataset, _dropouts(preset, dataset), **quirks)
         else:
             found |= models(dataset) | extra(dataset)
     return found
 
 
-def quick(dataset: str) -> dict[str, GraphCell]:
+def quick(cells: dict[str, GraphCell]) -> dict[str, GraphCell]:
     """One choice of the grid."""
-    ending = "-d16-b128-p0.5" if dataset in BIO else "-d64-b100-p0.5"
-    found = {name: cell for name, cell in models(dataset).items() if name.endswith(ending)}
-    return {name: replace(cell, epochs=80) for name, cell in found.items()}
+    endings = "-d16-b128-p0.5", "-d64-b100-p0.5"
+    return {name: replace(c, epochs=80) for name, c in cells.items() if name.endswith(endings)}
+
+
+def read_by(preset: str, readout: str) -> dict[str, GraphCell]:
+    """The same grid with another readout."""
+    settings = {"wide_eps": True, "reshuffle": True} if preset == "released" else {}
+    found: dict[str, GraphCell] = {}
+    for dataset in (*SOCIAL, *BIO):
+        found |= grid(readout, dataset, _dropouts(preset, dataset), readout=readout, **settings)
+    return quick(found) if preset == "quick" else found
+
+
+def _dropouts(preset: str, dataset: str) -> tuple[float, ...]:
+    """The released code has none for social graphs."""
+    return (0.0,) if preset == "released" and dataset in SOCIAL else (0.0, 0.5)
 
 
 def extra(dataset: str) -> dict[str, GraphCell]:
@@ -269,4 +291,5 @@ EXPERIMENT = Experiment(
     usual={"quick": ("MUTAG", "PTC")},
     gather=by_repeat,
     combine=chosen,
+    others=(PYG, read_by),
 )

@@ -1,9 +1,9 @@
 """The sum over the neighbours of every node of a graph: what graph networks pass on.
 
-.. math:: y_i = \\sum_{j \\in N(i)} x_j
+.. math:: y_i = a x_i + \\sum_{j \\in N(i)} x_j
 
 Every edge is there in both directions, so the sum is its own transpose: the gradient to x is the
-sum of the gradients of the neighbours.
+same sum over the gradients.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ from .dispatch import fastest
 from .inputs import compute_dtype, exact
 
 
-def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor) -> Tensor:
+def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor, own: float = 0.0) -> Tensor:
     """Sum of the neighbours' rows. The graph has every edge in both directions.
 
     Args:
         x: ``(G, T, D)``, the nodes of G replicas, each with graphs of its own.
         starts: ``(G, T + 1)``: the neighbours of node i are ``sources[starts[i]:starts[i + 1]]``.
         sources: ``(G, E)``, rows of x; what lies after the last start is not used.
+        own: How much the node itself counts.
 
     Returns:
-        ``(G, T, D)`` in the dtype of x; zeros for a node without neighbours.
+        ``(G, T, D)`` in the dtype of x; nothing of others for a node without neighbours.
     """
     _check(x, starts, sources)
     operator = fastest("neighbour_sum", x)
     with exact(x):
         if operator is None:
-            return neighbours_definition(x.to(compute_dtype(x)), starts, sources).to(x.dtype)
-        return operator(x, starts, sources)
+            exact_x = x.to(compute_dtype(x))
+            return neighbours_definition(exact_x, starts, sources, own).to(x.dtype)
+        return operator(x, starts, sources, float(own))
 
 
-def neighbours_definition(x: Tensor, starts: Tensor, sources: Tensor) -> Tensor:
+def neighbours_definition(x: Tensor, starts: Tensor, sources: Tensor, own: float = 0.0) -> Tensor:
     """The formula at the top of this file. It takes a graph without symmetry too."""
     edges = torch.arange(sources.shape[1], device=x.device).expand(len(x), -1).contiguous()
     used = edges < starts[:, -1:]
@@ -43,7 +45,8 @@ def neighbours_definition(x: Tensor, starts: Tensor, sources: Tensor) -> Tensor:
     node = node.clamp(max=x.shape[1] - 1).unsqueeze(-1).expand(-1, -1, x.shape[2])
     values = x.gather(1, sources.long().masked_fill(~used, 0).unsqueeze(-1).expand_as(node))
     values = values.masked_fill(~used.unsqueeze(-1), 0)
-    return torch.zeros_like(x).scatter_add(1, node, values)
+    y = torch.zeros_like(x).scatter_add(1, node, values)
+    return torch.add(y, x, alpha=own) if own else y  # of no weight is also what is not a number
 
 
 def _check(x: Tensor, starts: Tensor, sources: Tensor) -> None:

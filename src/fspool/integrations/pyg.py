@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..checks import check_count, check_device, check_floating, check_integer
+from ..checks import check_count, check_device, check_floating, check_integer, nearest
 from ..nn import FSPool
 from ..sets import check_offsets, readable
 
@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
         "FSPoolAggregation needs torch_geometric; pip install fspool[pyg].", name=error.name
     ) from None
 
-__all__ = ["FSPoolAggregation"]
+__all__ = ["FSPoolAggregation", "make_aggregation"]
 
 
 class FSPoolAggregation(Aggregation):
@@ -175,3 +175,29 @@ def repeat_offsets(offsets: Tensor, times: int, rows: int) -> Tensor:
     first = torch.arange(times, device=offsets.device).unsqueeze(-1) * rows
     starts = (offsets[:-1].long() + first).flatten()
     return torch.nn.functional.pad(starts, (0, 1), value=times * rows)
+
+
+# --------------------------------------------------------------------------------------------------
+# What FSPool is compared with
+
+
+def make_aggregation(name: str, channels: int) -> Aggregation:
+    """One of PyG's own, for nodes of so many features; its output may have more."""
+    from torch_geometric.nn import aggr
+
+    def mlp() -> nn.Sequential:
+        return nn.Sequential(
+            nn.Linear(channels, channels), nn.ReLU(), nn.Linear(channels, channels)
+        )
+
+    known = {
+        "max": aggr.MaxAggregation,
+        "median": aggr.MedianAggregation,
+        "quantile": lambda: aggr.QuantileAggregation([0.25, 0.5, 0.75]),
+        "sort": lambda: aggr.SortAggregation(k=10),
+        "softmax": lambda: aggr.SoftmaxAggregation(learn=True, channels=channels),
+        "attention": lambda: aggr.AttentionalAggregation(nn.Linear(channels, 1)),
+        "deep-sets": lambda: aggr.DeepSetsAggregation(mlp(), mlp()),
+        "set-transformer": lambda: aggr.SetTransformerAggregation(channels),
+    }
+    return known[nearest("aggregation", name, known)]()

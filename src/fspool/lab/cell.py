@@ -58,6 +58,11 @@ class Cell:
         return None
 
     @property
+    def recordable(self) -> bool:
+        """Can a step on CUDA be a graph? Where something waits for the device it cannot."""
+        return True
+
+    @property
     def matmul_precision(self) -> str:
         """Of float32 products on CUDA: "highest", or "high" for TF32."""
         return "highest"

@@ -49,7 +49,8 @@ class Tallies:
         def count() -> Tensor:
             return self.cell.tally(self.model, trials)
 
-        return recorded(count) if self.device.type == "cuda" else count
+        on_device = self.device.type == "cuda" and self.cell.recordable
+        return recorded(count) if on_device else count
 
 
 def tallies_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -69,7 +69,7 @@ def train(
     while begin < cell.steps:
         steps = range(begin, _chunk_end(cell, begin))
         for number, batch in zip(steps, cell.batches(seeds, steps, device), strict=True):
-            if device.type == "cuda" and run is step:
+            if device.type == "cuda" and cell.recordable and run is step:
                 run = captured(forward, cell.match, update, batch, [*tensors.values(), total])
             cell.adjust(model, number)
             if cell.rate(number) != rate:

@@ -11,14 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..checks import nearest
-from ..functional import fspool
 from ..functional.neighbours import neighbour_sum
-from ..nn import FSPool, MeanPool, SumPool
 from .batch_norm import BatchNorm
 from .linear import Linear
+from .readout import make_readout, outputs_of, read_out
 
-READOUTS = ("fspool", "sum", "mean")
 NARROW = 64  # columns up to which one-hot features are made: products of matrices are cheap
 
 
@@ -28,7 +25,7 @@ class GIN(nn.Module):
     Args:
         columns: Features of a node.
         width: Of everything inside.
-        pool: ``"fspool"``, ``"sum"`` or ``"mean"``.
+        pool: One of :data:`.readout.READOUTS`, such as ``"fspool"``, ``"sum"`` or ``"mean"``.
         knots: Of each :class:`~fspool.FSPool`, which starts as the sum.
         norm_first: Linear-BatchNorm-ReLU in the blocks, in place of Linear-ReLU-BatchNorm.
         wide_eps: A node's own vector counts 1 + the width of the block's input, as in the released
@@ -48,17 +45,14 @@ class GIN(nn.Module):
         wide_eps: bool = False,
     ) -> None:
         super().__init__()
-        nearest("pool", pool, READOUTS)
         inputs = [columns] + [width] * (blocks - 1)
         self.blocks = nn.ModuleList(
             Block(c, width, eps=c if wide_eps else 0, norm_first=norm_first) for c in inputs
         )
-        plain = {"sum": SumPool, "mean": MeanPool}
-        self.pools = nn.ModuleList(
-            FSPool(width, knots, init="ones") if pool == "fspool" else plain[pool]() for _ in inputs
-        )
-        self.norm = BatchNorm(blocks * width)
-        self.hidden, self.scores = Linear(blocks * width, width), Linear(width, classes)
+        self.pools = nn.ModuleList(make_readout(pool, width, knots) for _ in inputs)
+        vector = sum(outputs_of(own, width) for own in self.pools)
+        self.norm = BatchNorm(vector)
+        self.hidden, self.scores = Linear(vector, width), Linear(width, classes)
 
     def forward(
         self,
@@ -109,7 +103,7 @@ class Block(nn.Module):
         """The first linear layer of the sums. It may also come first: both are linear."""
 
         def summed(x: Tensor) -> Tensor:
-            return torch.add(neighbour_sum(x, starts, sources), x, alpha=1 + self.eps)
+            return neighbour_sum(x, starts, sources, own=1 + self.eps)
 
         if x.is_floating_point():
             return self.first(summed(x))
@@ -134,10 +128,3 @@ def rows_of(x: Tensor, index: Tensor) -> Tensor:
     """x ``(G, T, D)`` at index ``(G, K)``; as one table, whose gradient is fast."""
     first = torch.arange(len(x), device=x.device).unsqueeze(-1) * x.shape[1]
     return x.flatten(0, 1).index_select(0, (first + index).flatten()).unflatten(0, index.shape)
-
-
-def read_out(pool: nn.Module, x: Tensor, offsets: Tensor) -> Tensor:
-    """Pool the nodes of every graph: x ``(G, T, D)`` to ``(G, B, D)``."""
-    if isinstance(pool, FSPool) and pool.weight.ndim == 2:  # of a single run, which G counts too
-        return fspool(x, pool.weight.unsqueeze(0), offsets=offsets)
-    return pool(x, offsets=offsets)

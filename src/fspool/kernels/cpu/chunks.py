@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 
 KEEP = 16 << 20  # bytes of a scratch array that a thread holds on to
 LIMIT = 1 << 18  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
+REMEMBERED = 1 << 18  # rows of packed sets whose plan is kept
 ALONE = 1 << 15  # elements that one thread has done before another has woken up
 
 
@@ -62,6 +64,13 @@ def plan(
 
     Without a ``limit`` of elements they are cut for :func:`run`: at least one for every thread.
     """
+    if offsets is None or limit is not None or math.prod(shape[:-1]) > REMEMBERED:
+        return list(_plan(shape, mask, lengths, offsets, limit))
+    key = tuple(shape), offsets.numpy().tobytes(), offsets.dtype, torch.get_num_threads()
+    return _remembered(key, lambda: list(_plan(shape, mask, lengths, offsets, limit)))
+
+
+def _plan(shape, mask, lengths, offsets, limit) -> Iterable[Chunk]:
     dim = shape[-1]
     row_of = None
     if offsets is not None:
@@ -81,7 +90,7 @@ def plan(
             sizes = lengths.numpy().ravel()
         else:
             sizes = np.full(groups * batch, length)
-    return list(_cut(sizes, starts, row_of, dim, limit))
+    return _cut(sizes, starts, row_of, dim, limit)
 
 
 def _cut(
@@ -145,6 +154,20 @@ def scratch(name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
     if name not in buffers or buffers[name].nbytes < need:
         buffers[name] = np.empty(need, np.uint8)
     return buffers[name][:need].view(dtype).reshape(shape)
+
+
+_plans: OrderedDict = OrderedDict()
+
+
+def _remembered(key: tuple, make: Callable[[], list[Chunk]]) -> list[Chunk]:
+    """The pools of a network see the same packed sets one after the other, and so do gradients."""
+    chunks = _plans.get(key)
+    if chunks is None:
+        chunks = _plans[key] = make()
+        while len(_plans) > 2:
+            with suppress(KeyError):  # another thread was faster
+                _plans.popitem(last=False)
+    return chunks
 
 
 def keep_small(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:

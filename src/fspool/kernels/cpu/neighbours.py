@@ -9,7 +9,7 @@ from torch.nn.functional import embedding_bag
 from ...functional.inputs import compute_dtype
 
 
-def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor) -> Tensor:
+def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor, own: float) -> Tensor:
     """All replicas as one graph. torch sums bags without a copy of what is in them."""
     groups, nodes, _ = x.shape
     ends = starts[:, -1].long()
@@ -17,6 +17,9 @@ def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor) -> Tensor:
     words = (sources.long() + nodes * torch.arange(groups).unsqueeze(1))[used]
     bags = (starts[:, :-1].long() + (ends.cumsum(0) - ends).unsqueeze(1)).flatten()
     rows = x.detach().to(compute_dtype(x)).flatten(0, 1)
-    if not len(words):
-        return torch.zeros_like(x, memory_format=torch.contiguous_format)
-    return embedding_bag(words, rows, bags, mode="sum").to(x.dtype).view(x.shape)
+    y = torch.zeros_like(rows, memory_format=torch.contiguous_format)
+    if len(words):
+        y = embedding_bag(words, rows, bags, mode="sum")
+    if own:
+        y.add_(rows, alpha=own)
+    return y.to(x.dtype).view(x.shape)

@@ -45,11 +45,14 @@ def _sum_by_rank(
     index += (np.arange(sets) * (size * dim))[:, None, None]
     by_rank = scratch("keys", chunk.shape, x.dtype)
     by_rank.reshape(-1)[index.reshape(-1)] = chunk.take(x).reshape(-1)
+    scale = z[chunk.sets, chunk.features]
+    if groups == 1:
+        return np.einsum("sd,snd->nd", scale, by_rank)[None].astype(np.float64)
+    by_rank *= scale[:, None]
+    replicas = chunk.replicas(batch)
+    firsts = np.flatnonzero(np.diff(replicas, prepend=-1))  # sets lie replica by replica
     total = np.zeros((groups, size, dim))
-    replicas, scale = chunk.replicas(batch), z[chunk.sets, chunk.features]
-    for g in np.unique(replicas):
-        own = slice(*np.searchsorted(replicas, (g, g + 1)))
-        total[g] = np.einsum("sd,snd->nd", scale[own], by_rank[own])
+    total[replicas[firsts]] = np.add.reduceat(by_rank, firsts, axis=0, dtype=np.float64)
     return total
 
 

@@ -256,8 +256,7 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
     if ranks is not None:
         size = ordered.numel() + SPARE.value * sets.replicas * sets.batch * sets.dim
         columns = torch.empty(size, dtype=torch.int32, device=x.device)
-    numbers, count = sets.larger(above)
-    large = numbers, count if sets.own else 0  # and how far apart those of replicas lie
+    count, *large = sets.larger(above)
     features = 16
     _sort[sets.grid(count, features)](
         *(x, weight, y, ordered.view(torch.int32), columns, *large),

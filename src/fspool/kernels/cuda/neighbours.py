@@ -21,7 +21,7 @@ FEW, MANY = 4, 16  # neighbours of a node at once: of small molecules, and of de
 DENSE = 16  # mean number of neighbours that makes a graph dense
 
 
-def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor) -> Tensor:
+def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor, own: float) -> Tensor:
     """x (G, T, D), starts (G, T + 1), sources (G, E) -> (G, T, D)."""
     groups, nodes, dim = x.shape
     edges = sources.shape[1]
@@ -35,7 +35,7 @@ def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor) -> Tensor:
             _sum[(programs,)](
                 *(x.contiguous(), starts.contiguous(), sources.contiguous(), y),
                 *(nodes, edges, dim),
-                *(nodes * dim >= 1 << 31, rows, once, features),
+                *(nodes * dim >= 1 << 31, rows, once, features, own),
                 num_warps=1,
             )
     return y
@@ -54,6 +54,7 @@ def _sum(
     BR: tl.constexpr,
     BK: tl.constexpr,
     BD: tl.constexpr,
+    OWN: tl.constexpr,
 ):
     """Whatever starts and sources hold, nothing outside the memory is read."""
     dtype: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
@@ -81,6 +82,8 @@ def _sum(
         inside = used[:, :, None] & (d < dim)[None, None, :]
         total += tl.load(x_ptr + at, mask=inside, other=0.0).to(dtype)
     y = tl.sum(total, axis=1)
-    at = g * nodes * dim + index(node, WIDE)[:, None] * dim + d[None, :]
-    y = y.to(y_ptr.dtype.element_ty)
-    tl.store(y_ptr + at, y, mask=(node < nodes)[:, None] & (d < dim)[None, :])
+    at = index(node, WIDE)[:, None] * dim + d[None, :]
+    inside = (node < nodes)[:, None] & (d < dim)[None, :]
+    if OWN != 0:
+        y += OWN * tl.load(x_ptr + at, mask=inside, other=0.0).to(dtype)
+    tl.store(y_ptr + g * nodes * dim + at, y.to(y_ptr.dtype.element_ty), mask=inside)

@@ -40,7 +40,7 @@ LOOKED_AT = 32  # places at which one program looks for ties
 HUGE = 1 << 14  # rows of a padded set from which on a sort by the whole device is faster
 
 
-@triton.jit(do_not_specialize=(*ANY, "above"))
+@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
 def _pool(
     x_ptr,
     w_ptr,
@@ -48,6 +48,8 @@ def _pool(
     rank_ptr,
     tie_ptr,
     sorted_ptr,
+    number_ptr,
+    numbers,
     offsets_ptr,
     apart,
     sizes_ptr,
@@ -69,6 +71,8 @@ def _pool(
     """Sets of more than ``above`` rows, and at most those of the tile."""
     BN: tl.constexpr = 1 << (LOGR + LOGC)
     g, b, d = program(dim, BD)
+    if number_ptr is not None:
+        b = tl.load(number_ptr + g * numbers + b).to(tl.int32)
     packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     if (rows <= above) | (rows > BN):
         return
@@ -179,8 +183,10 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
             if ranks is not None and x.dtype.itemsize > 2 and logc:
                 flags = (sets.replicas, sets.batch, sets.dim)
                 ties = torch.empty(flags, dtype=torch.int32, device=x.device)
-            _pool[sets.grid(sets.batch, features)](
-                *(x, weight, y, ranks, ties, ordered, *sets.args, *strides(x), knots, above),
+            count, *some = sets.larger(above) if above > 0 else (sets.batch, None, 0)
+            _pool[sets.grid(count, features)](
+                *(x, weight, y, ranks, ties, ordered, *some),
+                *(*sets.args, *strides(x), knots, above),
                 *(fill, logr, logc, features),
                 num_warps=warps,
                 maxnreg=registers,

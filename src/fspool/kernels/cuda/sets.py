@@ -37,6 +37,7 @@ class Sets:
             offsets = offsets.contiguous()
         self.own = offsets is not None and offsets.ndim == 2  # for every replica
         apart = self.batch + 1 if self.own else 0  # how far, the offsets of two replicas
+        self._largest: Tensor | None = None  # numbers of sets
         self.args = (offsets, apart, lengths, mask, self.batch, self.length, self.dim)
 
     def grid(self, programs: int, features: int) -> tuple[int, int]:
@@ -47,15 +48,17 @@ class Sets:
             )
         return programs * triton.cdiv(self.dim, features), self.replicas
 
-    def larger(self, size: int) -> tuple[Tensor | None, int]:
-        """The numbers of the largest sets, or None for all, and how many: among them are those of
-        more than ``size`` rows. Of many packed sets few can be large. (count,) or (G, count), as
-        the offsets."""
-        offsets = self.args[0]
-        if offsets is None or self.length // size >= self.batch:
-            return None, self.batch
-        count = self.length // size
-        return offsets.diff().topk(count, sorted=False).indices, count
+    def larger(self, size: int) -> tuple[int, Tensor | None, int]:
+        """How many sets to look at for those of more than ``size`` rows, their numbers, or None for
+        all, and how far apart the numbers of two replicas lie.
+
+        Of many packed sets few can be large: those are looked for once, for the smallest size."""
+        offsets, count = self.args[0], self.length // size
+        if offsets is None or 2 * count > self.batch:
+            return self.batch, None, 0
+        if self._largest is None or self._largest.shape[-1] < count:
+            self._largest = offsets.diff().topk(count).indices
+        return count, self._largest, self._largest.shape[-1] if self.own else 0
 
 
 def strides(x: Tensor) -> tuple[int, int, int, int]:

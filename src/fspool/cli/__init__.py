@@ -1,0 +1,61 @@
+"""The command ``fspool``: parses, and calls `experiments`, `lab`, `report`, `data`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import matplotlib  # noqa: F401
+    import safetensors  # noqa: F401
+    import scipy  # noqa: F401
+    import typer
+    from rich.console import Console
+except ImportError as error:
+    raise SystemExit(f"{error.name} is not installed; pip install fspool[lab]") from None
+
+from .. import __version__
+from ..checks import UserError
+from .data import fetch_data
+from .running import list_experiments, make_report, run
+from .screen import console
+
+app = typer.Typer(
+    help="The experiments of the FSPool paper, each as one command.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("list")(list_experiments)
+app.command("run")(run)
+app.command("report")(make_report)
+app.command("data")(fetch_data)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> None:
+    """Measure speed against plain PyTorch; takes the options of python -m benchmarks."""
+    here = Path.cwd()  # another package may have benchmarks of its own
+    if not all((here / path).exists() for path in ("benchmarks/__main__.py", "src/fspool")):
+        raise UserError("the benchmarks are not part of the package; run this in a clone of it.")
+    sys.path.insert(0, str(here))
+    from benchmarks.__main__ import main as run_benchmarks
+
+    run_benchmarks(context.args)
+
+
+@app.callback(invoke_without_command=True)
+def options(version: Annotated[bool, typer.Option("--version", help="Show it.")] = False) -> None:
+    if version:
+        console.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Errors that the user can put right are one sentence."""
+    try:
+        app()
+    except UserError as error:
+        Console(stderr=True).print(str(error), markup=False, highlight=False, soft_wrap=True)
+        raise SystemExit(1) from None

@@ -1,0 +1,219 @@
+"""``fspool run``: from cells to runs, tables and a page; ``list`` and ``report`` beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from .. import report
+from ..checks import UserError, nearest
+from ..experiments import EXPERIMENTS, Experiment, find
+from ..experiments.experiment import PRESETS
+from ..lab.cell import Cell
+from ..lab.display import display
+from ..lab.launch import Job, Options, cores, find_device, jobs_of, launch, refuse_others
+from ..storage import Damaged, read_json, write_json
+from .screen import console, say
+
+
+def list_experiments() -> None:
+    """The experiments, their presets and how many runs these are."""
+    table = Table("experiment", "preset", "cells", "seeds", "what it is", box=None)
+    for experiment in EXPERIMENTS.values():
+        for preset, seeds in experiment.seeds.items():
+            cells = str(len(experiment.preset(preset)))
+            table.add_row(experiment.name, preset, cells, str(seeds), PRESETS[preset])
+    console.print(table)
+    console.print("\nfspool run EXPERIMENT --preset PRESET", highlight=False)
+
+
+def run(
+    name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="See fspool list.")],
+    preset: Annotated[str, typer.Option(help="quick, paper or released.")] = "quick",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the runs (default: runs/EXPERIMENT-PRESET)")
+    ] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Only this data set, such as MUTAG; may be repeated.")
+    ] = None,
+    readout: Annotated[
+        list[str] | None,
+        typer.Option(help="Of graphs: only this one, also one of PyG's; may be repeated."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every cell.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only cells of this name, such as 'fspool-n*'.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Another setting, such as steps=2000.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Root of the data sets (default: FSPOOL_DATA, or data).")
+    ] = None,
+    encoders: Annotated[
+        Path | None,
+        typer.Option(help="Runs of mnist-reconstruction to start from (default: beside --out)."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes (default: one a core, one on CUDA).")
+    ] = None,
+    save_every: Annotated[float, typer.Option(min=0, help="Seconds between saved states.")] = 10.0,
+    tensorboard: Annotated[bool, typer.Option(help="Also write loss curves for it.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace runs of other settings.")] = False,
+    page: Annotated[bool, typer.Option(help="Write report.html into the folder.")] = True,
+) -> None:
+    """Run an experiment, or go on with it: tables beside the published ones, and a page.
+
+    Finished runs are kept, runs that were stopped continue where they were.
+    """
+    experiment = find(name)
+    cells = choose(experiment, preset, only or [], change or [], dataset or [], readout or [])
+    where = find_device(device)
+    out = out or Path("runs") / f"{experiment.name}-{preset}"
+    places = {"data": data, "encoders": encoders or out.parent / f"mnist-reconstruction-{preset}"}
+    cells = {key: cell.at(**places) for key, cell in cells.items()}
+    count = seeds or experiment.seeds[preset]
+    jobs = [
+        job
+        for cell_name, cell in cells.items()
+        for job in jobs_of(experiment.name, cell_name, cell, count, out, where)
+    ]
+    if not overwrite:
+        refuse_others(jobs)
+    asked = {"--dataset": dataset, "--readout": readout, "--only": only, "--set": change}
+    extra = [word for name, texts in asked.items() for text in texts or [] for word in (name, text)]
+    plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": list(cells)}
+    write_plan(out, plan | {"options": {shlex.join(extra): count}}, overwrite)
+    options = Options(
+        device=str(where), save_every=save_every, tensorboard=tensorboard, overwrite=overwrite
+    )
+    workers = workers or (cores() if where.type == "cpu" else 1)
+    left = [job for job in jobs if not job.finished]
+    if len(left) < len(jobs):
+        console.print(
+            f"{len(jobs) - len(left)} of {len(jobs)} groups of runs were finished before."
+        )
+    failed = watch(left, options, workers)
+    if len(failed) < len(jobs):
+        show(report.collect(out), out / "report.html" if page else None)
+    if failed:
+        raise UserError(f"{len(failed)} of {len(jobs)} groups of runs failed; see above.")
+
+
+def show(results: report.Collection, page: Path | None) -> None:
+    """Tables in the terminal, the rest on a page."""
+    report.render_terminal(results, console)
+    if page:
+        known = results.problems
+        report.write_page(results, page)  # may find more while it draws
+        say([text for text in results.problems if text not in known], "yellow")
+        say([f"Open {page} in a browser."])
+
+
+def watch(jobs: list[Job], options: Options, workers: int) -> list[Job]:
+    """Launch under a display."""
+    try:
+        with display(console, jobs) as view:
+            return launch(jobs, options, workers, view.handle)
+    except KeyboardInterrupt:
+        console.print("Stopped. The same command goes on from the last saved states.")
+        raise typer.Exit(130) from None
+
+
+def choose(
+    experiment: Experiment,
+    preset: str,
+    only: list[str],
+    changes: list[str],
+    datasets: Sequence[str] = (),
+    readouts: Sequence[str] = (),
+) -> dict[str, Cell]:
+    """The cells of a preset that were asked for, with the settings that were asked for."""
+    cells = experiment.preset(preset, datasets, readouts)
+    for pattern in only:
+        if not fnmatch.filter(cells, pattern):
+            nearest("only", pattern, cells)
+    if only:
+        cells = {n: c for n, c in cells.items() if any(fnmatch.fnmatch(n, p) for p in only)}
+    new = dict(read_setting(experiment, text) for text in changes)
+    return {name: change_cell(cell, new) for name, cell in cells.items()}
+
+
+def read_setting(experiment: Experiment, text: str) -> tuple[str, int | float | str]:
+    """``steps=2000`` to a name and a value of the right type."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"set is {text!r}; expected NAME=VALUE, such as steps=2000.")
+    name = nearest("set", name, experiment.settable)
+    kind = type(next(f.default for f in dataclasses.fields(experiment.cell) if f.name == name))
+    try:
+        return name, kind(value)
+    except ValueError:
+        raise UserError(f"{name} is {value!r}; expected {kind.__name__}.") from None
+
+
+def change_cell(cell: Cell, new: dict) -> Cell:
+    """What is not trained has no steps to change."""
+    new = {name: value for name, value in new.items() if name != "steps" or cell.steps}
+    try:
+        return dataclasses.replace(cell, **new)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def write_plan(out: Path, plan: dict, overwrite: bool) -> None:
+    """What was asked for, so far, so that a report can say what is missing, and how it was made."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with suppress(Damaged, FileNotFoundError, KeyError, TypeError, ValueError):
+            before = read_json(out / "plan.json")
+            if all(before[key] == plan[key] for key in ("experiment", "preset")):
+                plan = plan | _joined(before, plan, overwrite)
+        write_json(out / "plan.json", plan)
+    except OSError as error:
+        raise UserError(f"out is {str(out)!r}, where nothing can be written: {error}.") from None
+
+
+def _joined(before: dict, plan: dict, overwrite: bool) -> dict:
+    """Two plans for one folder as one."""
+    seeds = max(plan["seeds"], before["seeds"])
+    options = dict(before.get("options", {"": before["seeds"]}))
+    if overwrite and set(before["cells"]) <= set(plan["cells"]):
+        options = {}  # nothing of what they made is left
+    for text, count in plan["options"].items():
+        options[text] = max(count, options.get(text, 0))
+    cells = list(dict.fromkeys(before["cells"] + plan["cells"]))
+    return {"seeds": seeds, "cells": cells, "options": options}
+
+
+def make_report(
+    folder: Annotated[Path, typer.Argument(help="What run wrote, or a compact result file.")],
+    page: Annotated[
+        Path | None, typer.Option(help="The page (default: report.html in the folder)")
+    ] = None,
+    compact: Annotated[
+        Path | None, typer.Option(help="Write all results as one small JSON file instead.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write the tables as Markdown instead.")
+    ] = None,
+) -> None:
+    """Tables beside the paper's, and one page with tables, curves and figures."""
+    results = report.collect(folder)
+    if compact:
+        report.compact(results, compact)
+    if markdown:
+        report.write_markdown(results, markdown)
+    if page or not (compact or markdown):
+        show(results, page or (folder if folder.is_dir() else folder.parent) / "report.html")
+    else:
+        say(results.problems, "yellow")
