@@ -17,7 +17,7 @@ from fspool.layouts import Packed, Padded
 from .interpreter import DEVICE
 
 pytest.importorskip("triton")  # Linux has it
-from fspool.kernels.cuda import large, moves, pool, pull, sets  # noqa: E402
+from fspool.kernels.cuda import columns, large, moves, pool, pull, sets  # noqa: E402
 
 CPU = DEVICE == "cpu"
 ALL = (None, None, None, True, True)  # full sets, with ranks and sorted rows
@@ -169,6 +169,26 @@ def test_ties_everywhere(n):
     x = draw(1, 2, n, 33).relu()
     x[..., ::5] = draw(1, 2, n, 7).round()  # several groups
     check(x, draw(1, 33, 7), Padded((1, 2, n), x.device))
+
+
+@pytest.mark.parametrize("kind", ["full", "lengths", "mask"])
+@pytest.mark.parametrize("n", [5] if CPU else [1, 2, 4, 5, 8, 12, 13, 16])
+def test_a_column_a_thread(n, kind, monkeypatch):
+    """Of sets that share a program some have the weights of the one before, some have not."""
+    monkeypatch.setattr(columns, "PROGRAMS", 1)
+    x = draw(1, 5, n, 33 if CPU else 70)
+    x[..., ::3] = x[..., ::3].round()
+    sizes = torch.tensor([[n, n, 0, 1, n - 1]], device=DEVICE)
+    outside = torch.arange(n, device=DEVICE) >= sizes[..., None]
+    layout = Padded((1, 5, n), x.device)
+    if kind == "mask":
+        outside = outside.gather(-1, torch.rand(outside.shape, device=DEVICE).argsort(-1))
+        layout = Padded((1, 5, n), x.device, ~outside)
+    elif kind == "lengths":
+        layout = Padded((1, 5, n), x.device, lengths=sizes)
+    if kind != "full":
+        x[outside] = float("nan")
+    check(x, draw(1, x.shape[-1], 7), layout)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

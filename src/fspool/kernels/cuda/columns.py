@@ -23,10 +23,10 @@ PROGRAMS = 4096  # enough to fill a device
 
 
 @triton.jit
-def _exchange(keys, I: tl.constexpr, J: tl.constexpr):
+def _exchange(keys, A: tl.constexpr, B: tl.constexpr):
     """The larger one of two rows first."""
-    first, second = tl.maximum(keys[I], keys[J]), tl.minimum(keys[I], keys[J])
-    return keys[:I] + (first,) + keys[I + 1 : J] + (second,) + keys[J + 1 :]
+    first, second = tl.maximum(keys[A], keys[B]), tl.minimum(keys[A], keys[B])
+    return keys[:A] + (first,) + keys[A + 1 : B] + (second,) + keys[B + 1 :]
 
 
 @triton.jit
@@ -52,14 +52,14 @@ def _sort(keys, N: tl.constexpr, LOG: tl.constexpr):
 
 
 @triton.jit
-def _rank(keys, I: tl.constexpr, N: tl.constexpr):
-    """How many rows come before row I: those that are larger, and equal ones above it."""
-    rank = tl.zeros(keys[I].shape, tl.int32)
-    for j in tl.static_range(N):
-        if j < I:
-            rank += (keys[j] >= keys[I]).to(tl.int32)
-        elif j > I:
-            rank += 1 - (keys[I] >= keys[j]).to(tl.int32)
+def _rank(keys, ROW: tl.constexpr, N: tl.constexpr):
+    """How many come before a row: those that are larger, and equal ones above it."""
+    rank = tl.zeros(keys[ROW].shape, tl.int32)
+    for i in tl.static_range(N):
+        if i < ROW:
+            rank += (keys[i] >= keys[ROW]).to(tl.int32)
+        elif i > ROW:  # seen from the other row the same comparison, which is then made once
+            rank += 1 - (keys[ROW] >= keys[i]).to(tl.int32)
     return rank
 
 
@@ -100,7 +100,7 @@ def _pool(
     g, chunk, d = program(dim, BD)
     inside = d < dim
     f = ()
-    for i in tl.static_range(N):
+    for _ in tl.static_range(N):
         f = f + (tl.zeros((1, BD), tl.float32),)
     known = tl.full((), 0, tl.int32)
     for b in range(chunk * share, tl.minimum(chunk * share + share, batch)):
