@@ -34,11 +34,11 @@ def _line(row: Row) -> tuple[str, ...]:
 
 
 def short(text: str, scale: float = 1.0) -> str:
-    """Two digits, or the integer where it has more; empty stays empty."""
+    """Two digits, three from 10 on, or the integer where it has more; empty stays empty."""
     if not text:
         return ""
     value = float(text) * scale
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.{3 if value >= 10 else 2}g}"
 
 
 # --------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ PROVENANCE = {
 def cell_of(name: str, **settings) -> Polygons:
     """The cell that a name such as ``mlp-chamfer-n4`` stands for."""
     model, _, n = name.rpartition("-n")
-    base = Polygons(points=int(n) if n.isdigit() else 4, **{"steps": 128} | settings)
+    base = Polygons(points=int(n) if n.isdigit() else 4, **settings)
     if model == "random":
         return replace(base, decoder="random", steps=0)
     return replace(base, **LISTS.get(model, {}))

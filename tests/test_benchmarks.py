@@ -203,7 +203,7 @@ def test_ratios_are_of_the_plain_form_and_of_the_sum_of_the_same_layout():
 @pytest.mark.parametrize(
     ("ratio", "words"),
     [
-        (11.33, "11x faster"),
+        (11.33, "11.3x faster"),
         (1 / 0.5217, "1.9x faster"),
         (0.5217, "1.9x slower"),
         (0.01, "100x slower"),

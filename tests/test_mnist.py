@@ -1,7 +1,9 @@
 """MNIST as sets: batches, models, cells, from made-up images."""
 
+import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from fspool.models import RecurrentDecoder, SetEncoder
 from fspool.models.released import FilledPool, FilledUnpool
 from fspool.report.markdown import markdown
 from fspool.report.page import page
+from fspool.storage import read_json
 
 CPU = torch.device("cpu")
 
@@ -41,8 +44,8 @@ def images(count: int, seed: int) -> MnistSets:
 def small(monkeypatch):
     sets = {"train": images(64, 0), "test": images(24, 1)}
     monkeypatch.setattr(mnist, "_on_device", lambda root, split, device: sets[split])
-    for module in (mnist, mnist_classification):
-        monkeypatch.setattr(module, "TRAIN", 64)
+    monkeypatch.setattr(mnist, "TRAIN", 64)
+    monkeypatch.setattr(mnist.mnist, "check", lambda root: None)
     return sets
 
 
@@ -345,10 +348,45 @@ def test_encoders_of_auto_encoders(encoders, start):
     assert all(same) if start == "frozen" else not any(same)
 
 
-def test_an_encoder_that_is_not_there_names_the_command(encoders):
+def test_which_encoders_is_on_record(encoders, tmp_path):
+    own = cell(Classification, pool="sum", start="frozen", source="sum-mlp-s0.05", steps=2)
+    (tmp_path / "run").mkdir()
+    trainer.run(own.at(encoders=encoders), [1, 2], CPU, RunFolder(tmp_path / "run"))
+    found = read_json(tmp_path / "run" / "provenance.json")["encoders"]
+    assert [part["seeds"] for part in found] == [[0, 1], [2]]
+    for part, folder in zip(found, sorted((encoders / "sum-mlp-s0.05").iterdir()), strict=True):
+        content = (folder / "model.safetensors").read_bytes()
+        assert part["sha256"] == hashlib.sha256(content).hexdigest()
+        assert (part["cell"], part["steps"]) == ("sum-mlp-s0.05", 2)
+    assert cell(Classification, pool="sum").origins([0]) == {}
+
+
+@pytest.mark.parametrize("harm", [lambda f: f.write_bytes(f.read_bytes()[:-1]), Path.unlink])
+def test_an_encoder_that_is_damaged_names_the_command(encoders, harm):
+    own = cell(Classification, pool="sum", start="frozen", source="sum-mlp-s0.05")
+    own = own.at(encoders=encoders)
+    own.check([0, 1, 2])
+    harm(encoders / "sum-mlp-s0.05" / "seeds-2-2" / "model.safetensors")
+    own.check([0, 1])
+    with pytest.raises(UserError, match="make it by fspool run mnist-reconstruction"):
+        own.check([2])
+
+
+def test_epochs_need_not_be_whole():
+    """60,000 images are no whole number of batches of 64."""
+    own = replace(cell(Classification, pool="sum"), batch=7)
+    model = trainer.build(own, [0], CPU).eval()
+    for step, epochs in zip(own.milestones, mnist_classification.EPOCHS, strict=True):
+        assert list(own.probe(model, [0], CPU, step)) == [f"accuracy after {epochs}"]
+
+
+def test_an_encoder_that_is_not_there_names_the_command(encoders, tmp_path):
     own = cell(Classification, pool="max", start="frozen", source="max-mlp-s0.05")
     with pytest.raises(UserError, match="fspool run mnist-reconstruction .* --only max-mlp-s0.05"):
         trainer.build(own.at(encoders=encoders), [0], CPU)
+    released = tmp_path / "mnist-reconstruction-released"
+    with pytest.raises(UserError, match=f"--preset released .* --seeds 4 --out {released}, or"):
+        own.at(encoders=released).check([3])
     other = cell(Classification, pool="sum", start="frozen", source="sum-mlp-s0.05", hidden=9)
     with pytest.raises(UserError, match="does not fit"):
         trainer.build(other.at(encoders=encoders), [0], CPU)

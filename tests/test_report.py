@@ -100,7 +100,7 @@ def test_unfinished_and_missing_cells_are_named(tmp_path):
     write_plan(tmp_path, ["fspool-n4", "mlp-chamfer-n4", "random-n4"], seeds=3)
     found = report.collect(tmp_path)
     assert [record.name for record in found] == ["fspool-n4"]
-    assert found.unfinished == ["mlp-chamfer-n4/seeds-0-2 is at step 64 of 128."]
+    assert found.unfinished == ["mlp-chamfer-n4/seeds-0-2 is at step 64 of 10240."]
     assert found.missing == [
         "mlp-chamfer-n4: 0 of 3 runs are finished.",
         "random-n4: 0 of 3 runs are finished.",
@@ -203,8 +203,8 @@ def test_an_unfinished_run_without_records_is_at_step_0(tmp_path):
     folder = write_run(tmp_path, "fspool-n16", [0], {}, finished=False)
     (folder / "metrics.jsonl").write_text("{")
     assert report.collect(tmp_path).unfinished == [
-        "fspool-n8/seeds-0-0 is at step 0 of 128.",
-        "fspool-n16/seeds-0-0 is at step 0 of 128.",
+        "fspool-n8/seeds-0-0 is at step 0 of 10240.",
+        "fspool-n16/seeds-0-0 is at step 0 of 10240.",
     ]
 
 

@@ -24,8 +24,7 @@ SMALL = {"batch": 4, "test_sets": 24, "hidden": 8, "pool": "sum"}
 def small(monkeypatch):
     sets = {"train": images(64, 0), "test": images(24, 1)}
     monkeypatch.setattr(mnist, "_on_device", lambda root, split, device: sets[split])
-    for module in (mnist, mnist_classification):
-        monkeypatch.setattr(module, "TRAIN", 64)
+    monkeypatch.setattr(mnist, "TRAIN", 64)
     monkeypatch.setattr(mnist_classification, "EPOCHS", (1, 2))
 
 
@@ -138,6 +137,8 @@ def test_one_that_fails_does_not_take_the_others_with_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Classification, "begin", refuse)
     assert perform(alike, Options(), events.append) == [alike[1]]
+    (why,) = [event.text for event in events if event.kind == "say"]
+    assert why.endswith("with 2 others as one it failed, so each goes on by itself: no encoder")
     said = {e.job.name: (e.kind, e.text) for e in events if e.kind in ("done", "failed")}
     assert said["b"] == ("failed", "no encoder") and said["a"][0] == said["c"][0] == "done"
     assert [job.finished for job in alike] == [True, False, True]

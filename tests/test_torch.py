@@ -168,6 +168,16 @@ def test_func_transforms_of_the_auto_encoder():
 
 
 @temperatures
+@pytest.mark.parametrize("count", [0, 2])
+def test_vmap_over_any_number_of_batches(temperature, count):
+    pool = fspool.FSPool(3, knots=4, temperature=temperature)
+    x = torch.randn(count, 4, 5, 3)
+    y = torch.vmap(pool)(x)
+    assert y.shape == (count, 4, 3)
+    assert_all_close(list(y), [pool(each) for each in x])
+
+
+@temperatures
 @pytest.mark.parametrize("packed", [False, True])
 def test_export_runs_without_the_package(temperature, packed):
     pool = fspool.FSPool(3, knots=4, temperature=temperature)

@@ -89,6 +89,9 @@ def run(
     ]
     if not overwrite:
         refuse_others(jobs)
+    left = [job for job in jobs if not job.finished]
+    for job in left:
+        job.cell.check(job.seeds)
     asked = {"--dataset": dataset, "--readout": readout, "--only": only, "--set": change}
     extra = [word for name, texts in asked.items() for text in texts or [] for word in (name, text)]
     plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": list(cells)}
@@ -97,7 +100,6 @@ def run(
         device=str(where), save_every=save_every, tensorboard=tensorboard, overwrite=overwrite
     )
     workers = workers or (cores() if where.type == "cpu" else 1)
-    left = [job for job in jobs if not job.finished]
     if len(left) < len(jobs):
         console.print(
             f"{len(jobs) - len(left)} of {len(jobs)} groups of runs were finished before."

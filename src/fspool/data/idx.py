@@ -7,6 +7,7 @@ a big-endian uint32, then the entries.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import math
 import zlib
 from pathlib import Path
@@ -26,7 +27,8 @@ def content(path: Path) -> bytes:
         return gzip.decompress(raw) if raw.startswith(GZIP) else raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
-            f"{path} is not a whole gzip file ({error}); remove it and fetch it again."
+            f"{path}, with md5 {hashlib.md5(raw).hexdigest()}, is not a whole gzip file ({error}); "
+            "remove it and fetch it again."
         ) from None
     except OSError as error:
         raise UserError(

@@ -99,6 +99,12 @@ def fetch(
         download(source.gz, folder, MIRRORS, progress, say)
 
 
+def check(root: Path) -> None:
+    """Are all files there? An error names the first that is not."""
+    for source in _all():
+        _path(root, source)
+
+
 def verify(root: Path) -> None:
     """Read all files; an error names the first that is missing or not what was published."""
     for source in _all():
@@ -131,14 +137,18 @@ def _path(root: Path, source: Source) -> Path:
 def _read(root: Path, source: Source) -> np.ndarray:
     """The array of a file, verified."""
     path = _path(root, source)
-    content = idx.content(path)
-    array = idx.parse(content, source.dimensions, path)
+    try:
+        content = idx.content(path)
+    except UserError as error:
+        raise UserError(
+            f"{str(error).rstrip('.')} by {_command(root)}; expected md5 {source.gz.checksum}."
+        ) from None
     if (found := hashlib.sha256(content).hexdigest()) != source.sha256:
         raise UserError(
             f"{path} is not MNIST's: its content has sha256 {found}; expected {source.sha256}, "
             f"so remove it and run {_command(root)}."
         )
-    return array
+    return idx.parse(content, source.dimensions, path)
 
 
 def _command(root: Path) -> str:

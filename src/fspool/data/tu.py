@@ -104,6 +104,17 @@ def _find(root: Path, name: str) -> Folder | Archive | None:
     return None
 
 
+def check(root: Path, name: str) -> Folder | Archive:
+    """Where the files of a set are; an error where they are not."""
+    if (place := _find(root, name)) is None:
+        raise UserError(
+            f"{SOURCES[name].archive.name} is not in {root / 'tu'} or {root}, and there is no "
+            f"folder with {name}_A.txt; fetch it by {_command(root, name)}, or point --data at a "
+            "folder that has it."
+        )
+    return place
+
+
 def _command(root: Path, name: str) -> str:
     return f"fspool data tu {name} --data {shlex.quote(str(root))}"
 
@@ -137,12 +148,7 @@ def _verify(graphs: dict[str, Tensor], source: Source, wrong: str, command: str)
 def load(root: Path | str, name: str, say: Callable[[str], None] = print) -> Graphs:
     """The graphs of a set, verified; kept beside its files where that is possible."""
     root, name = Path(root), nearest("graph set", name, SOURCES)
-    if (place := _find(root, name)) is None:
-        raise UserError(
-            f"{SOURCES[name].archive.name} is not in {root / 'tu'} or {root}, and there is no "
-            f"folder with {name}_A.txt; fetch it by {_command(root, name)}, or point --data at a "
-            "folder that has it."
-        )
+    place = check(root, name)
     digest = place.digest(tu_text.files_of(place, name, SOURCES[name].labelled))
     notes = {"format": FORMAT, "name": name, "source": digest}
     path = place.folder / f"graphs-{name}.safetensors"

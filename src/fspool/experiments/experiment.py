@@ -17,7 +17,7 @@ from ..lab.cell import Cell
 
 NOTHING = "-"  # in a published table
 PRESETS = {
-    "quick": "the same thing in a minute or two on two CPU cores",
+    "quick": "the same thing in a few minutes on two CPU cores",
     "paper": "the settings of the paper's text",
     "released": "the settings of the authors' released code",
 }

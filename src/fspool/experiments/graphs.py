@@ -120,6 +120,9 @@ class GraphCell(Cell):
             wide_eps=self.wide_eps,
         )
 
+    def check(self, seeds: Sequence[int]) -> None:
+        tu.check(find_root(self.data or None), self.dataset)
+
     def rate(self, step: int) -> float:
         return self.learning_rate * 0.5 ** (step // self.tally_every // HALVING)
 

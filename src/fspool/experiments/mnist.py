@@ -74,6 +74,9 @@ class MnistCell(Cell):
     def footprint(self) -> int:
         return self.batch * LARGEST * self.hidden
 
+    def check(self, seeds: Sequence[int]) -> None:
+        mnist.check(find_root(self.data or None))
+
     def encoder(self, temperature: float | None) -> SetEncoder:
         return SetEncoder(
             self.channels,

@@ -6,6 +6,7 @@ then trained further, or kept as it is (frozen).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +20,9 @@ from ..data.point_sets import Batch
 from ..lab.cell import Evaluation, place
 from ..lab.runs import seeds_of
 from ..models import SetClassifier
-from ..storage import read_tensors
-from .experiment import Experiment
-from .mnist import STARTS, TRAIN, MnistCell, steps_of
+from ..storage import Damaged, read_json, read_tensors
+from .experiment import PRESETS, Experiment
+from .mnist import STARTS, MnistCell, steps_of
 from .mnist_tables import CLASSIFICATION_TABLES
 
 TITLE = "MNIST as sets: which digit is it?"
@@ -84,6 +85,25 @@ class Classification(MnistCell):
                 f"{str(error).splitlines()[-1].strip()}; expected runs of the same settings."
             ) from None
 
+    def check(self, seeds: Sequence[int]) -> None:
+        super().check(seeds)
+        if self.start != "random":
+            for seed in seeds:
+                _encoder(Path(self.encoders), self.source, seed)
+
+    def origins(self, seeds: Sequence[int]) -> dict:
+        """Which encoders it started from: their files, by checksum, and how far they had come."""
+        if self.start == "random":
+            return {}
+        folders = {_trained(Path(self.encoders), self.source, seed) for seed in seeds}
+        found = []
+        for folder in sorted(folders):
+            digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+            steps = read_json(folder / "provenance.json")["steps"][-1]
+            own = {"cell": self.source, "seeds": seeds_of(folder), "steps": steps}
+            found.append(own | {"sha256": digest})
+        return {"encoders": found}
+
     def output(self, model: nn.Module, batch: Batch) -> Tensor:
         return model(batch.input, sizes=batch.sizes)
 
@@ -96,8 +116,8 @@ class Classification(MnistCell):
         return tuple(steps_of(epochs, self.batch) for epochs in EPOCHS)
 
     def probe(self, model, seeds, device, step: int) -> dict[str, list[float]]:
-        name = f"accuracy after {step * self.batch // TRAIN}"
-        return {name: self._right(model, seeds, device)[0]}
+        epochs = EPOCHS[self.milestones.index(step)]
+        return {f"accuracy after {epochs}": self._right(model, seeds, device)[0]}
 
     def evaluate(self, model: nn.Module, seeds: Sequence[int], device: torch.device) -> Evaluation:
         accuracy, table = self._right(model, seeds, device)
@@ -116,18 +136,36 @@ class Classification(MnistCell):
 
 def _encoder(runs: Path, source: str, seed: int) -> dict[str, Tensor]:
     """The weights of one encoder that was trained in an auto-encoder."""
+    folder = _trained(runs, source, seed)
+    try:
+        tensors, _ = read_tensors(folder / "model.safetensors")
+    except (Damaged, OSError) as error:
+        raise UserError(f"{error}; {_make_it(runs, source, seed)}") from None
+    index = seeds_of(folder).index(seed)
+    return {
+        name.removeprefix("encoder."): tensor[index]
+        for name, tensor in tensors.items()
+        if name.startswith("encoder.")
+    }
+
+
+def _trained(runs: Path, source: str, seed: int) -> Path:
+    """The folder of a finished auto-encoder."""
     for folder in sorted((runs / source).glob("seeds-*")):
         if seed in (seeds_of(folder) or []) and (folder / "result.json").exists():
-            tensors, _ = read_tensors(folder / "model.safetensors")
-            index = seeds_of(folder).index(seed)
-            return {
-                name.removeprefix("encoder."): tensor[index]
-                for name, tensor in tensors.items()
-                if name.startswith("encoder.")
-            }
+            return folder
     raise UserError(
-        f"{runs / source} has no finished auto-encoder of seed {seed}; make it by fspool run "
-        f"mnist-reconstruction --preset paper --only {source}, or pass --encoders DIR."
+        f"{runs / source} has no finished auto-encoder of seed {seed}; "
+        f"{_make_it(runs, source, seed)}"
+    )
+
+
+def _make_it(runs: Path, source: str, seed: int) -> str:
+    preset = next((name for name in PRESETS if runs.name.endswith(f"-{name}")), "paper")
+    preset = "paper" if preset == "quick" else preset
+    return (
+        f"make it by fspool run mnist-reconstruction --preset {preset} --only {source} "
+        f"--seeds {seed + 1} --out {runs}, or pass --encoders DIR."
     )
 
 

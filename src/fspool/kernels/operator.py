@@ -80,14 +80,15 @@ def _fold(op: torch._ops.OpOverload) -> Callable:
             ]
             out = pytree.tree_map(lambda *ts: torch.stack(ts), *each)
             return out, pytree.tree_map(lambda _: 0, out)
-        folded = []
+        folded, replicas = [], -1
         for name, value, dim in named:
             if isinstance(value, Tensor) and not is_shared(name, value, dim):
                 value = value.unsqueeze(0) if dim is None else value.movedim(dim, 0)
+                replicas = value.shape[1]
                 value = value.expand(info.batch_size, *value.shape[1:]).flatten(0, 1)
             folded.append(value)
         out = op(*folded)
-        out = pytree.tree_map(lambda t: t.unflatten(0, (info.batch_size, -1)), out)
+        out = pytree.tree_map(lambda t: t.unflatten(0, (info.batch_size, replicas)), out)
         return out, pytree.tree_map(lambda _: 0, out)
 
     return rule

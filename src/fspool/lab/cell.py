@@ -67,6 +67,14 @@ class Cell:
         """Of float32 products on CUDA: "highest", or "high" for TF32."""
         return "highest"
 
+    def check(self, seeds: Sequence[int]) -> None:
+        """Is everything there that these runs need? A UserError says what is not, before anything
+        is written."""
+
+    def origins(self, seeds: Sequence[int]) -> dict:
+        """What these runs started from, for the record."""
+        return {}
+
     def model(self) -> nn.Module:
         """A fresh model of one run. torch's random numbers were seeded for it."""
         raise NotImplementedError

@@ -229,6 +229,9 @@ def _train(
             (job,) = runs
             post(Event(job, "failed", text=_explain(error, job.path)))
             return [job]
+        first, *others = runs
+        why = f"trained with {len(others)} others as one it failed, so each goes on by itself: "
+        post(Event(first, "say", text=why + _explain(error, first.path)))
     else:
         for job in runs:
             post(Event(job, "done", job.cell.steps, text=f"{time.monotonic() - began:.0f} s"))

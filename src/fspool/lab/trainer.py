@@ -199,4 +199,5 @@ def _finish(
     provenance["seconds"]["evaluation"] = time.perf_counter() - began
     provenance["clock"][-1].append(time.time())
     provenance |= {"places": run.cell.places()} if run.cell.places() else {}
+    provenance |= run.cell.origins(run.seeds)
     run.folder.finish(model.state_dict(), evaluation, state.curve, provenance)

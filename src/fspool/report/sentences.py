@@ -17,14 +17,19 @@ RULE = (
     "compared with the standard error of our mean. Ahead and behind: better, or worse, by more."
 )
 
+UNLIKE = "The settings are not the paper's, whose numbers are only shown beside these."
+
 
 def verdict_sentence(grids: list[Grid]) -> str:
     """How many of the paper's numbers were met; empty where there are none to meet."""
     of_paper = [grid for grid in grids if grid.published]
     counts = sum((grid.verdicts() for grid in of_paper), Counter())
     if not counts:
-        return ""
-    text = f"Beside the paper's {counts.total()} numbers for these cells: {_counted(counts)}."
+        places = [place for grid in of_paper for row in grid.rows for place in row.places]
+        return UNLIKE if any(place.published and place.runs for place in places) else ""
+    number = counts.total()
+    text = f"Beside the paper's {number} number{'s' * (number > 1)} for these cells: "
+    text += f"{_counted(counts)}."
     lead = of_paper[0].lead
     own = sum((grid.verdicts(lead) for grid in of_paper), Counter())
     return f"{text} {lead} alone: {_counted(own)}." if own else text

@@ -24,12 +24,27 @@ def _fill(experiment: Experiment, collection: Collection) -> list[Grid]:
     shown: set[Entry] = set()
     grids = []
     records, planned = collection.combined(experiment), collection.planned(experiment.name)
+    changed = {name for name, record in records.items() if _is_changed(experiment, record)}
+    if changed:  # what comes from several cells is as good as the worst of them
+        changed |= records.keys() - collection.of(experiment.name).keys()
     for table in experiment.tables:
-        filler = _Filler(table, records, planned)
+        filler = _Filler(table, records, planned, changed)
         if not filler.entries <= shown:
             grids.append(filler.grid())
         shown |= filler.entries
     return sorted(grids, key=lambda grid: not grid.published)
+
+
+def _is_changed(experiment: Experiment, record: Record) -> bool:
+    """Are settings that a user may change not as in the presets that follow the paper?"""
+    own = {name: record.settings[name] for name in experiment.settable if name in record.settings}
+    known = [experiment.cells(preset).get(record.name) for preset in experiment.seeds]
+    asked = [
+        cell.settings()
+        for preset, cell in zip(experiment.seeds, known, strict=True)
+        if cell is not None and preset != "quick"
+    ]
+    return bool(own) and not any(own.items() <= settings.items() for settings in asked)
 
 
 @dataclass
@@ -39,6 +54,7 @@ class _Filler:
     table: Table
     records: dict[str, Record]
     planned: set[str]
+    changed: set[str]  # cells that are shown beside the paper's numbers, and not judged by them
     columns: list[int] = field(init=False)  # those with data
     entries: set[Entry] = field(init=False)  # that there are data for
 
@@ -93,7 +109,7 @@ class _Filler:
         if sample is None:
             return Place(published=printed)
         trained = self.is_trained(entry)
-        judged = paper and self.table.judged
+        judged = paper and self.table.judged and entry.cell not in self.changed
         verdict = against_published(sample, paper, trained=trained) if judged else ""
         runs, good = len(sample.values), sample.good
         reached = "" if sample.complete else f"{len(good)}/{runs}"
