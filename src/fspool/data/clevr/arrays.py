@@ -65,3 +65,17 @@ class Clevr(NamedTuple):
 
     def to(self, device: torch.device | str) -> Clevr:
         return Clevr(self.scenes.to(device), self.questions.to(device))
+
+    def first(self, scenes: int) -> Clevr:
+        """So many scenes, and the questions about them."""
+        if scenes >= len(self.scenes.sizes):
+            return self
+        own = self.questions
+        asked = own.scene < scenes
+        sizes = own.offsets.diff()
+        questions = Questions(
+            *(own.scene[asked], own.words[asked.repeat_interleave(sizes)]),
+            torch.nn.functional.pad(sizes[asked].cumsum(0), (1, 0)),
+            *(tensor[asked] for tensor in own[3:]),
+        )
+        return Clevr(Scenes(*(tensor[:scenes] for tensor in self.scenes)), questions)
