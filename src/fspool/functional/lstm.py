@@ -51,10 +51,10 @@ def lstm_definition(
 ) -> tuple[Tensor, Tensor]:
     """The formula at the top of this file."""
     inputs = x if words is None else rows_of(x, words)
-    groups, batch, steps, width = inputs.shape
+    groups, batch, _, width = inputs.shape
     hidden = cell = inputs.new_zeros(groups, batch, width // 4)
-    for t in range(steps):
-        gates = inputs[:, :, t] + (hidden.to(weight.dtype) @ weight.mT).to(inputs.dtype)
+    for t, given in enumerate(inputs.unbind(2)):
+        gates = given + (hidden.to(weight.dtype) @ weight.mT).to(inputs.dtype)
         enter, forget, new, leave = gates.chunk(4, -1)
         cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
         hidden = leave.sigmoid() * cell.tanh()

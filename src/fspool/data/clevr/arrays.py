@@ -53,6 +53,15 @@ class Questions(NamedTuple):
         rows = torch.zeros(filled.shape, dtype=torch.uint8, device=sizes.device)
         return rows.masked_scatter_(filled, self.words)
 
+    def where(self, chosen: Tensor) -> Questions:
+        """Some of them, bool ``(Q,)``."""
+        sizes = self.offsets.diff()
+        return Questions(
+            *(self.scene[chosen], self.words[chosen.repeat_interleave(sizes)]),
+            torch.nn.functional.pad(sizes[chosen].cumsum(0), (1, 0)),
+            *(tensor[chosen] for tensor in self[3:]),
+        )
+
     def to(self, device: torch.device | str) -> Questions:
         return Questions(*(tensor.to(device) for tensor in self))
 
@@ -68,14 +77,5 @@ class Clevr(NamedTuple):
 
     def first(self, scenes: int) -> Clevr:
         """So many scenes, and the questions about them."""
-        if scenes >= len(self.scenes.sizes):
-            return self
-        own = self.questions
-        asked = own.scene < scenes
-        sizes = own.offsets.diff()
-        questions = Questions(
-            *(own.scene[asked], own.words[asked.repeat_interleave(sizes)]),
-            torch.nn.functional.pad(sizes[asked].cumsum(0), (1, 0)),
-            *(tensor[asked] for tensor in own[3:]),
-        )
-        return Clevr(Scenes(*(tensor[:scenes] for tensor in self.scenes)), questions)
+        rest = Scenes(*(tensor[:scenes] for tensor in self.scenes))
+        return Clevr(rest, self.questions.where(self.questions.scene < scenes))
