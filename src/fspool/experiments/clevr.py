@@ -316,14 +316,13 @@ def cells(preset: str) -> dict[str, ClevrCell]:
 def quick() -> dict[str, ClevrCell]:
     """Small networks, few scenes, and a learning rate that does not wait for 100 epochs."""
     base = ClevrCell(
-        scenes=7000,
-        group="zero_hop",
-        questions=4_700,
-        tried=1_000,
+        scenes=1400,
+        questions=14_000,
+        tried=3_000,
         hidden=64,
         width=64,
         batch=64,
-        epochs=16,
+        epochs=6,
         learning_rate=1e-3,
         schedule="constant",
         precision="float32",
