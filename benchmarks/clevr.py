@@ -200,7 +200,7 @@ def profile(cell: ClevrCell, device: torch.device) -> str:
 def attempt(name: str, function, *arguments) -> dict | None:
     try:
         found = function(*arguments)
-    except (RuntimeError, ValueError) as problem:
+    except Exception as problem:
         print(f"{name}: {(str(problem).splitlines() or [type(problem).__name__])[0]}", flush=True)
         return None
     print(f"{name}: {found}", flush=True)

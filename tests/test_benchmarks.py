@@ -397,6 +397,8 @@ def test_some_benchmarks_need_cuda(capsys):
 
 def test_question_answering_is_timed_in_all_ways(tmp_path, monkeypatch, one_thread, capsys):
     monkeypatch.setattr(clevr, "WAYS", [("tf32", 2), ("bfloat16", 1)])
+    monkeypatch.setattr(clevr, "LONGEST", 7)
+    monkeypatch.setattr(clevr.trainer, "CHUNK", 2)
     clevr.main(["--tiny", "--rounds", "1", "--out", str(tmp_path / "times.json")])
     found = json.loads((tmp_path / "times.json").read_text())
     assert [(way["precision"], way["runs"]) for way in found["ways"]] == [
@@ -407,7 +409,7 @@ def test_question_answering_is_timed_in_all_ways(tmp_path, monkeypatch, one_thre
 
 
 def test_the_plain_network_has_the_parameters_of_ours():
-    cell = clevr.Timed(hidden=8, width=6, embedding=4)
+    cell = clevr.Timed(hidden=8, width=6, embedding=4, questions=64)
     ours, plain = cell.model(), clevr.Plain(cell)
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in plain.parameters())
     (batch,) = list(cell.batches([0], range(1), torch.device("cpu")))
