@@ -19,7 +19,7 @@ from fspool.experiments import clevr as experiment
 from fspool.experiments.clevr import ClevrCell, cells
 from fspool.experiments.polygons import Polygons
 from fspool.lab import trainer
-from fspool.models import QuestionAnswering
+from fspool.models.clevr import POOLS, QuestionAnswering
 from fspool.storage import read_tensors
 
 from . import clevr
@@ -94,6 +94,21 @@ def test_it_learns_what_a_question_alone_does_not_tell():
             optimiser.step()
         found[pool] = float((scores.argmax(-1) == sizes).float().mean())
     assert found["fspool"] > 0.9 and found["none"] < 0.4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-3), ("bfloat16", 5e-2)])
+def test_recorded_steps_are_those_of_the_cpu(twin, pool, precision, tolerance):
+    cell = small(twin, pool=pool, precision="float32", hidden=32, width=32, learning_rate=1e-3)
+    _, expected = trained(cell, [0, 1])
+    device = torch.device("cuda")
+    cell = replace(cell, precision=precision)
+    torch.set_float32_matmul_precision(cell.matmul_precision)
+    model = trainer.build(cell, [0, 1], device)
+    *_, last = trainer.train(model, cell, [0, 1], device)
+    torch.set_float32_matmul_precision("highest")
+    assert last.curve[-1]["loss"] == pytest.approx(expected.curve[-1]["loss"], rel=tolerance)
 
 
 # --------------------------------------------------------------------------------------------------
