@@ -16,6 +16,7 @@ from fspool import report
 from fspool.checks import UserError
 from fspool.data.clevr import generate
 from fspool.experiments import clevr as experiment
+from fspool.experiments import clevr_data
 from fspool.experiments.clevr import ClevrCell, cells
 from fspool.experiments.polygons import Polygons
 from fspool.lab import trainer
@@ -122,7 +123,7 @@ def test_quick_makes_its_twin_and_shows_all(tmp_path, fspool, monkeypatch, one_t
         if name != "max-short"
     }
     monkeypatch.setattr(experiment, "quick", lambda: short)
-    monkeypatch.setattr(experiment, "cores", lambda: 1)
+    monkeypatch.setattr(clevr_data, "cores", lambda: 1)
     arguments = ("run", "clevr", "--data", tmp_path / "data", "--out", tmp_path / "out")
     code, out, _ = fspool(*arguments, "--workers", 1)
     assert code == 0 and "Question only" in out

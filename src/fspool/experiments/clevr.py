@@ -6,11 +6,8 @@ epochs comes from these counts (:mod:`.clevr_epochs`).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -19,17 +16,13 @@ from torch.nn.functional import cross_entropy
 from torch.utils import _pytree as pytree
 
 from ..checks import UserError, check_count, nearest
-from ..data import clevr
 from ..data.clevr.batches import Desk, QuestionBatch, train_batches, tried_batches
-from ..data.clevr.compact import find
-from ..data.clevr.families import FAMILIES
-from ..data.clevr.generate import generate
 from ..data.clevr.vocabulary import ANSWERS, OBJECTS, WORDS
 from ..data.files import find_root
 from ..lab.cell import Cell, Evaluation, place
-from ..lab.launch import cores
 from ..models.clevr import POOLS, QuestionAnswering
 from ..nn.knots import INITS
+from .clevr_data import desk_of, digest, of_group, split_of
 from .clevr_epochs import by_epoch
 from .clevr_schedules import SCHEDULES
 from .clevr_tables import GROUPS, TABLES
@@ -93,12 +86,12 @@ class ClevrCell(Cell):
     def at(self, **places: object) -> ClevrCell:
         """The same cell for the data that is there, which decides how many steps it has."""
         cell = super().at(**places)
-        train, validation = (_split(*cell._source(split)) for split in ("train", "val"))
+        train, validation = (split_of(*cell._source(split)) for split in ("train", "val"))
         return replace(
             cell,
             questions=len(train.questions.answers),
             tried=len(validation.questions.answers),
-            content=_digest(train, validation),
+            content=digest(train, validation),
         )
 
     @property
@@ -179,18 +172,18 @@ class ClevrCell(Cell):
     def evaluate(self, model: nn.Module, seeds: Sequence[int], device: torch.device) -> Evaluation:
         """Accuracy after the last epoch, in all and by group of questions, and what is alive."""
         right = torch.cat([self._right(model, part) for part in self.trials(seeds, device)], -1)
-        data = _split(*self._source("val"))
+        data = split_of(*self._source("val"))
         right = right.cpu().double()[:, self._asked()]
         metrics = {"accuracy": right.mean(-1).tolist()}
         for group in GROUPS:
-            own = _of_group(data, group)
+            own = of_group(data, group)
             if own.any():
                 metrics[f"accuracy {group}"] = right[:, own].mean(-1).tolist()
         return Evaluation(metrics | _alive(model), _functions(model))
 
     def desk(self, split: str, device: torch.device) -> Desk:
         """The questions of a split, where they are needed."""
-        return _on_device(*self._source(split), _known(device))
+        return desk_of(*self._source(split), _known(device))
 
     def _source(self, split: str) -> tuple[str, str, int, str]:
         return self.data, split, self.scenes, self.group
@@ -238,65 +231,6 @@ def _functions(model: nn.Module) -> dict[str, Tensor]:
         return {}
     own = weight[0].detach().float().cpu()
     return {"functions": own[own.abs().sum(-1) > ALIVE["weight"]].contiguous()}
-
-
-# --------------------------------------------------------------------------------------------------
-# Data
-
-
-def twin_folder(root: Path, scenes: int) -> Path:
-    return root / f"clevr-twin-{scenes}"
-
-
-@lru_cache(maxsize=8)
-def _split(data: str, split: str, scenes: int, group: str) -> clevr.Clevr:
-    root = find_root(data or None)
-    if scenes and not all(find(root, name) for name in ("train", "val")):
-        root = _twin(root, scenes)
-    found = clevr.load(root, split)
-    found = found.first(_share_of(scenes, split)) if scenes else found
-    if group:
-        found = clevr.Clevr(found.scenes, found.questions.where(_of_group(found, group)))
-    if len(found.questions.answers) == 0:
-        raise UserError(
-            f"{root} has no questions of {group or split}; point --data at other files."
-        )
-    return found
-
-
-def _of_group(data: clevr.Clevr, group: str) -> Tensor:
-    known = torch.zeros(256, dtype=torch.bool)
-    known[: len(FAMILIES)] = torch.tensor([family.group == group for family in FAMILIES])
-    return known[data.questions.families.long()]
-
-
-def _share_of(scenes: int, split: str) -> int:
-    return scenes if split == "train" else max(1, round(scenes * 3 / 14))
-
-
-def _twin(root: Path, scenes: int) -> Path:
-    """A small twin, made once."""
-    folder = twin_folder(root, scenes)
-    missing = {
-        split: _share_of(scenes, split) for split in ("train", "val") if not find(folder, split)
-    }
-    if missing:
-        generate(folder, missing, workers=cores(), files=False)
-    return folder
-
-
-@lru_cache(maxsize=4)
-def _on_device(data: str, split: str, scenes: int, group: str, device: torch.device) -> Desk:
-    return Desk.of(_split(data, split, scenes, group).to(device))
-
-
-def _digest(*splits: clevr.Clevr) -> str:
-    """So that runs of other data are never taken for these."""
-    digest = hashlib.sha256()
-    for scenes, questions in splits:
-        for tensor in (scenes.coords, scenes.attributes, *questions[:4]):
-            digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 # --------------------------------------------------------------------------------------------------

@@ -120,9 +120,8 @@ class QuestionAnswering(nn.Module):
             if not self.pool_padding:
                 x = x.masked_fill((weights == 0).unsqueeze(-1), float("-inf"))
             return x.amax(-2).masked_fill(weights.sum(-1, keepdim=True) == 0, 0)
-        if self.kind == "mean":
-            weights = weights / sizes.clamp(min=1).unsqueeze(-1)
-        return weighted_sum(x, weights)
+        y = weighted_sum(x, weights)  # whole numbers, which bfloat16 has all of
+        return y / sizes.clamp(min=1).unsqueeze(-1) if self.kind == "mean" else y
 
     def _weights(self, objects: Tensor, sizes: Tensor) -> Tensor:
         """How often every place counts, ``(..., B, N)``: an empty one stands for all of them."""
