@@ -54,6 +54,19 @@ def test_the_data_decides_how_long_it_takes(twin):
     assert ClevrCell().tally_every == 1094 and ClevrCell(questions=699_989).tally_every == 1094
 
 
+def test_some_of_the_scenes_and_some_of_the_questions(twin):
+    part = small(twin, scenes=4)
+    assert (part.questions, part.tried) == (40, 10) and part.content != small(twin).content
+    whole, first = (cell.desk("train", CPU) for cell in (small(twin), part))
+    assert torch.equal(first.answers, whole.answers[:40])
+    for i in range(40):
+        n = int(whole.lengths[i])
+        assert first.lengths[i] == n and torch.equal(first.words[i, -n:], whole.words[i, -n:])
+    group = small(twin, group="zero_hop")
+    assert 0 < group.questions < 120
+    assert group.desk("train", CPU).lengths.max() < whole.lengths.max()
+
+
 @pytest.mark.parametrize("pool", ["fspool", "none"])
 def test_several_runs_are_the_single_ones(twin, pool):
     cell = small(twin, pool=pool)

@@ -22,7 +22,7 @@ from ..data.files import find_root
 from ..lab.cell import Cell, Evaluation, place
 from ..models.clevr import POOLS, QuestionAnswering
 from ..nn.knots import INITS
-from .clevr_data import desk_of, digest, of_group, split_of
+from .clevr_data import contents, desk_of, of_group, split_of
 from .clevr_epochs import by_epoch
 from .clevr_schedules import SCHEDULES
 from .clevr_tables import GROUPS, TABLES
@@ -86,13 +86,8 @@ class ClevrCell(Cell):
     def at(self, **places: object) -> ClevrCell:
         """The same cell for the data that is there, which decides how many steps it has."""
         cell = super().at(**places)
-        train, validation = (split_of(*cell._source(split)) for split in ("train", "val"))
-        return replace(
-            cell,
-            questions=len(train.questions.answers),
-            tried=len(validation.questions.answers),
-            content=digest(train, validation),
-        )
+        questions, tried, content = contents(cell.data, cell.scenes, cell.group)
+        return replace(cell, questions=questions, tried=tried, content=content)
 
     @property
     def tally_every(self) -> int:
