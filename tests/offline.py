@@ -113,6 +113,21 @@ def recurrence() -> None:
         recurrence.pull(hidden, hidden, cells, state, weight, bias)
 
 
+def lstm() -> None:
+    from fspool.kernels.cuda import lstm
+
+    for width, dtype, batch in (
+        (256, torch.bfloat16, 640),  # 16 sequences a program
+        (256, torch.bfloat16, 6400),  # 32 of them
+        (20, torch.float32, 3),  # step by step
+    ):
+        x, weight = torch.randn(1, 9, 4 * width), torch.randn(1, 4 * width, width).to(dtype)
+        words, start = torch.zeros(1, batch, 2).byte(), torch.zeros(1, batch).int()
+        hidden, cell, *kept = lstm.lstm(x, weight, words, start, True)
+        lstm.pull(hidden, cell, weight, start, *kept)
+        lstm.lstm(torch.randn(1, batch, 2, 4 * width), weight, None, None, False)
+
+
 def neighbours() -> None:
     from fspool.kernels.cuda import neighbours
 
@@ -139,5 +154,5 @@ def row_norm() -> None:
 if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
-    everything = (pool, relaxed_sort, chamfer, recurrence, neighbours, row_norm)
+    everything = (pool, relaxed_sort, chamfer, recurrence, lstm, neighbours, row_norm)
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

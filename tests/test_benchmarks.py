@@ -15,6 +15,7 @@ from benchmarks import (
     accuracy,
     baselines,
     chamfer,
+    clevr,
     cold,
     machine,
     memory,
@@ -420,3 +421,36 @@ def test_graphs_that_there_is_no_time_for_are_named(tmp_path, capsys):
 
     graphs.main(f"--data {tmp_path} --device cpu --sets MUTAG --seconds -1".split())
     assert capsys.readouterr().out.count("left out for want of time: MUTAG") == 6
+
+
+def test_question_answering_is_timed_in_all_ways(tmp_path, monkeypatch, one_thread, capsys):
+    monkeypatch.setattr(clevr, "WAYS", [("tf32", 2), ("bfloat16", 1)])
+    monkeypatch.setattr(clevr, "LONGEST", 7)
+    monkeypatch.setattr(clevr.trainer, "CHUNK", 2)
+    clevr.main(["--tiny", "--rounds", "1", "--out", str(tmp_path / "times.json")])
+    found = json.loads((tmp_path / "times.json").read_text())
+    assert [(way["precision"], way["runs"]) for way in found["ways"]] == [
+        ("tf32", 2),
+        ("bfloat16", 1),
+    ]
+    assert "plain eager" in capsys.readouterr().out
+
+
+def test_the_plain_network_has_the_parameters_of_ours():
+    cell = clevr.Timed(hidden=8, width=6, embedding=4, questions=64)
+    ours, plain = cell.model(), clevr.Plain(cell)
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in plain.parameters())
+    (batch,) = list(cell.batches([0], range(1), torch.device("cpu")))
+    start = int(batch.start[0, 0])
+    inputs = (batch.objects[0, :4], batch.sizes[0, :4], batch.words[0, :4, start:])
+    plain.eval()
+    for own, other in zip(
+        (ours.question.embedding, *list(ours.question.parameters())[1:], ours.pool.weight),
+        (plain.embedding.weight, *plain.lstm.parameters(), plain.weight),
+        strict=True,
+    ):
+        own.data.copy_(other.data)
+    layers = [m for m in (*plain.g, *plain.f) if isinstance(m, torch.nn.Linear)]
+    for own, other in zip((ours.first, *ours.rest, *ours.answer), layers, strict=True):
+        own.load_state_dict(other.state_dict())
+    assert_close(ours(*inputs), plain(*inputs), rtol=1e-4, atol=1e-5)

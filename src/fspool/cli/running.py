@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.table import Table
 
@@ -17,6 +18,7 @@ from .. import report
 from ..checks import UserError, nearest
 from ..experiments import EXPERIMENTS, Experiment, find
 from ..experiments.experiment import PRESETS
+from ..lab import parallel
 from ..lab.cell import Cell
 from ..lab.display import display
 from ..lab.launch import Job, Options, cores, find_device, jobs_of, launch, refuse_others
@@ -77,38 +79,56 @@ def run(
     """
     experiment = find(name)
     cells = choose(experiment, preset, only or [], change or [], dataset or [], readout or [])
-    where = find_device(device)
     out = out or Path("runs") / f"{experiment.name}-{preset}"
     places = {"data": data, "encoders": encoders or out.parent / f"mnist-reconstruction-{preset}"}
-    cells = {key: cell.at(**places) for key, cell in cells.items()}
     count = seeds or experiment.seeds[preset]
-    jobs = [
-        job
-        for cell_name, cell in cells.items()
-        for job in jobs_of(experiment.name, cell_name, cell, count, out, where)
-    ]
-    if not overwrite:
-        refuse_others(jobs)
-    left = [job for job in jobs if not job.finished]
-    for job in left:
-        job.cell.check(job.seeds)
     asked = {"--dataset": dataset, "--readout": readout, "--only": only, "--set": change}
     extra = [word for name, texts in asked.items() for text in texts or [] for word in (name, text)]
-    plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": list(cells)}
-    write_plan(out, plan | {"options": {shlex.join(extra): count}}, overwrite)
-    options = Options(
-        device=str(where), save_every=save_every, tensorboard=tensorboard, overwrite=overwrite
-    )
-    workers = workers or (cores() if where.type == "cpu" else 1)
-    if len(left) < len(jobs):
-        console.print(
-            f"{len(jobs) - len(left)} of {len(jobs)} groups of runs were finished before."
+    with parallel.joined(find_device(device)) as where:
+        console.quiet = parallel.team().rank > 0
+        cells = parallel.first_then_others(
+            lambda: {key: cell.at(**places) for key, cell in cells.items()}, where
         )
-    failed = watch(left, options, workers)
-    if len(failed) < len(jobs):
-        show(report.collect(out), out / "report.html" if page else None)
+        options = Options(
+            device=str(where), save_every=save_every, tensorboard=tensorboard, overwrite=overwrite
+        )
+        jobs = [
+            job
+            for cell_name, cell in cells.items()
+            for job in jobs_of(experiment.name, cell_name, cell, count, out, where)
+        ]
+        if not overwrite:
+            refuse_others(jobs)
+        left = [job for job in jobs if not job.finished]
+        for job in left:
+            job.cell.check(job.seeds)
+        plan = {"experiment": experiment.name, "preset": preset, "seeds": count}
+        plan |= {"cells": list(cells), "options": {shlex.join(extra): count}}
+        if parallel.team().rank == 0:
+            write_plan(out, plan, overwrite)
+        if len(left) < len(jobs):
+            console.print(
+                f"{len(jobs) - len(left)} of {len(jobs)} groups of runs were finished before."
+            )
+        alone = where.type == "cuda" or parallel.team().size > 1
+        failed = watch(follow(left, where), options, workers or (1 if alone else cores()))
+        if len(failed) < len(jobs) and parallel.team().rank == 0:
+            show(report.collect(out), out / "report.html" if page else None)
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} groups of runs failed; see above.")
+
+
+def follow(jobs: list[Job], device: torch.device) -> list[Job]:
+    """Of several processes that train together, all do what the first one found to be done."""
+    said = parallel.agreed([[job.name, list(job.seeds)] for job in jobs], device)
+    known = {(job.name, job.seeds): job for job in jobs}
+    try:
+        return [known[name, tuple(seeds)] for name, seeds in said]
+    except KeyError as error:
+        raise UserError(
+            f"this process does not know the runs {error}; give all of them the same --out, in a "
+            "folder that they share."
+        ) from None
 
 
 def show(results: report.Collection, page: Path | None) -> None:
@@ -157,6 +177,8 @@ def read_setting(experiment: Experiment, text: str) -> tuple[str, int | float | 
         raise UserError(f"set is {text!r}; expected NAME=VALUE, such as steps=2000.")
     name = nearest("set", name, experiment.settable)
     kind = type(next(f.default for f in dataclasses.fields(experiment.cell) if f.name == name))
+    if kind is bool:
+        return name, nearest(name, value, ("yes", "no")) == "yes"
     try:
         return name, kind(value)
     except ValueError:

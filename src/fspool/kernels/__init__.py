@@ -1,10 +1,21 @@
 """The operators of `functional` and `losses` made fast and registered. Importing does that."""
 
-from . import by_rank, chamfer, neighbours, permutation, pool, recurrence, relaxed_sort, row_norm
+from . import (
+    by_rank,
+    chamfer,
+    lstm,
+    neighbours,
+    permutation,
+    pool,
+    recurrence,
+    relaxed_sort,
+    row_norm,
+)
 
 __all__ = [
     "by_rank",
     "chamfer",
+    "lstm",
     "neighbours",
     "permutation",
     "pool",

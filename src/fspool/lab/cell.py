@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..checks import UserError
+
 
 class Evaluation(NamedTuple):
     """What is measured on a trained group of runs."""
@@ -75,6 +77,16 @@ class Cell:
         """What these runs started from, for the record."""
         return {}
 
+    @property
+    def weight_decay(self) -> float:
+        """Times the weights, this is added to their gradients."""
+        return 0.0
+
+    @property
+    def largest_gradient(self) -> float | None:
+        """The norm that the gradient of a run is cut to; None: it may be as large as it is."""
+        return None
+
     def model(self) -> nn.Module:
         """A fresh model of one run. torch's random numbers were seeded for it."""
         raise NotImplementedError
@@ -99,6 +111,17 @@ class Cell:
 
     def loss(self, output: Tensor, batch: Any, matched: Tensor | None) -> Tensor:
         """The loss of every run, (G,)."""
+        raise NotImplementedError
+
+    def share(self, batch: Any, rank: int, size: int) -> Any:
+        """The part of a batch that one of several processes has, whose losses add up."""
+        raise UserError(
+            f"{size} processes were started for one training, which only clevr can share; start "
+            "fspool without torchrun."
+        )
+
+    def share_trials(self, trials: Any, rank: int, size: int) -> Any:
+        """The part of the trials whose counts add up."""
         raise NotImplementedError
 
     def rate(self, step: int) -> float:

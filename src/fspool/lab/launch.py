@@ -21,9 +21,18 @@ import torch
 
 from ..checks import UserError, nearest
 from ..storage import Damaged, read_json
-from . import trainer
+from . import parallel, trainer
 from .cell import Cell
-from .runs import FORMAT, RunFolder, State, differing, folder_name, other_configuration, seeds_of
+from .runs import (
+    FORMAT,
+    NoFolder,
+    RunFolder,
+    State,
+    differing,
+    folder_name,
+    other_configuration,
+    seeds_of,
+)
 from .tensorboard import writer
 
 ROOM = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the largest tensor of a group
@@ -175,8 +184,8 @@ def perform(jobs: Sequence[Job], options: Options, post: Callable[[Event], None]
     """Bring jobs that are alike to their results, trained as one; return those that failed."""
     failed: list[Job] = []
     with ExitStack() as held:
-        runs = {job: run for job in jobs if (run := _claim(job, options, post, held, failed))}
-        runs = _abreast(runs)
+        runs = {job: run for job in jobs if (run := _join(job, options, post, held, failed))}
+        runs = _abreast(runs) if parallel.team().size == 1 else runs
         for step in sorted({run.state.step for run in runs.values()}):
             together = {job: run for job, run in runs.items() if run.state.step == step}
             failed += _train(together, options, post)
@@ -194,6 +203,19 @@ def _abreast(runs: dict[Job, trainer.Run]) -> dict[Job, trainer.Run]:
     return {
         job: run._replace(state=run.folder.restore(last) or State()) for job, run in runs.items()
     }
+
+
+def _join(
+    job: Job, options: Options, post: Callable[[Event], None], held: ExitStack, failed: list[Job]
+) -> trainer.Run | None:
+    """The first process takes the job's folder; the others follow it."""
+    run = None
+    if parallel.team().rank == 0:
+        run = _claim(job, options, post, held, failed)
+    step = parallel.agreed(run.state.step if run else None, options.device)
+    if parallel.team().rank and step is not None:
+        return trainer.Run(job.cell, job.seeds, NoFolder(), State(step))
+    return run
 
 
 def _claim(
@@ -225,6 +247,8 @@ def _train(
         device = torch.device(options.device)
         trainer.run_together(list(runs.values()), device, save_every=options.save_every)
     except Exception as error:
+        if parallel.team().size > 1:  # the others are in the middle of a step
+            raise
         if len(runs) == 1:
             (job,) = runs
             post(Event(job, "failed", text=_explain(error, job.path)))

@@ -164,6 +164,26 @@ class RunFolder:
                 time.sleep(0.1)
 
 
+class NoFolder(RunFolder):
+    """For a process whose runs another one writes down."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+
+    @property
+    def finished(self) -> bool:
+        return False
+
+    def save(self, state: State) -> None:
+        pass
+
+    def log(self, record: dict) -> None:
+        pass
+
+    def finish(self, *_) -> None:
+        pass
+
+
 def _line(record: dict) -> str:
     return json.dumps(storage.plain(record)) + "\n"
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from . import parallel
 from .capture import recorded
 from .cell import Cell
 
@@ -39,12 +40,15 @@ class Tallies:
         with torch.no_grad():
             self._count = self._count or self._prepared()
             counts = self._count()
+        parallel.add_up([counts])
         self.model.train()
         for tensor, values in zip(self.tensors.values(), counts.unbind(-1), strict=True):
             tensor[:, step // self.cell.tally_every - 1] = values
 
     def _prepared(self) -> Callable[[], Tensor]:
         trials = self.cell.trials(self.seeds, self.device)
+        if parallel.team().size > 1:
+            trials = self.cell.share_trials(trials, *parallel.team())
 
         def count() -> Tensor:
             return self.cell.tally(self.model, trials)

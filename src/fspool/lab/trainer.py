@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.draws import seed_of
+from . import parallel
 from .capture import captured
 from .cell import Cell
 from .provenance import describe
@@ -49,6 +50,8 @@ def train(
     state = state or State()
     for name, value in state.tensors.items():
         tensors[name].copy_(value)
+    parallel.make_same(list(tensors.values()))
+    team = parallel.team()
     total = torch.zeros(len(seeds), dtype=cell.torch_dtype, device=device)
 
     def forward(batch) -> Tensor:
@@ -58,6 +61,10 @@ def train(
         optimiser.zero_grad()
         losses = cell.loss(output, batch, matched)
         losses.sum().backward()  # runs do not share parameters: each gets its own gradient
+        parameters = [p for p in model.parameters() if p.grad is not None]
+        parallel.add_up([p.grad for p in parameters])
+        if cell.largest_gradient is not None:
+            cut_gradients(parameters, cell.largest_gradient)
         optimiser.step()
         total.add_(losses.detach())
 
@@ -69,6 +76,8 @@ def train(
     while begin < cell.steps:
         steps = range(begin, _chunk_end(cell, begin))
         for number, batch in zip(steps, cell.batches(seeds, steps, device), strict=True):
+            if team.size > 1:
+                batch = cell.share(batch, *team)
             if device.type == "cuda" and cell.recordable and run is step:
                 run = captured(forward, cell.match, update, batch, [*tensors.values(), total])
             cell.adjust(model, number)
@@ -77,6 +86,7 @@ def train(
                 set_rate(optimiser, rate)
             run(batch)
             tallies.after(number + 1)
+        parallel.add_up([total])
         curve.append({"step": steps.stop, "loss": (total / len(steps)).tolist()})
         total.zero_()
         if steps.stop in cell.milestones:
@@ -113,7 +123,20 @@ def make_optimiser(model: nn.Module, cell: Cell, device: torch.device) -> torch.
     for values in optimiser.state.values():
         for value in values.values():
             value.zero_()
+    for group in optimiser.param_groups:
+        group["weight_decay"] = cell.weight_decay
     return optimiser
+
+
+def cut_gradients(parameters: Sequence[nn.Parameter], largest: float) -> None:
+    """Every run's gradient, of all its parameters together, to this norm where it is longer."""
+    norms = torch.cat([p.grad.flatten(1) for p in parameters], 1).norm(dim=1)
+    if len(norms) == 1:
+        nn.utils.clip_grads_with_norm_(parameters, largest, norms[0])
+        return
+    factors = (largest / (norms + 1e-6)).clamp(max=1)
+    for p in parameters:
+        p.grad.mul_(factors.view(-1, *[1] * (p.ndim - 1)))
 
 
 def set_rate(optimiser: torch.optim.Adam, rate: float) -> None:

@@ -2,6 +2,7 @@
 
 from .autoencoder import AutoEncoder, ListDecoder, SetDecoder, SetEncoder, set_autoencoder
 from .classifier import SetClassifier
+from .clevr import QuestionAnswering
 from .gin import GIN
 from .recurrent import RecurrentDecoder
 
@@ -9,6 +10,7 @@ __all__ = [
     "GIN",
     "AutoEncoder",
     "ListDecoder",
+    "QuestionAnswering",
     "RecurrentDecoder",
     "SetClassifier",
     "SetDecoder",

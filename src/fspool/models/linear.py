@@ -38,6 +38,28 @@ class Linear(nn.Linear):
         return y.unflatten(1, x.shape[1:-1])
 
 
+class TorchLinear(Linear):
+    """The same, with the weights and biases that torch starts with."""
+
+    def reset_parameters(self) -> None:
+        nn.Linear.reset_parameters(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return affine(x, self.weight, self.bias)
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x ``(..., in)`` times weight ``(out, in)``; or each of G, where the weight has that axis."""
+    if weight.ndim == 2:
+        return linear(x, weight, bias)
+    if len(weight) == 1:  # libraries add the bias in the same kernel then
+        return linear(x[0], weight[0], None if bias is None else bias[0]).unsqueeze(0)
+    rows = x.flatten(1, -2)
+    if bias is None:
+        return torch.bmm(rows, weight.mT).unflatten(1, x.shape[1:-1])
+    return torch.baddbmm(bias.unsqueeze(1), rows, weight.mT).unflatten(1, x.shape[1:-1])
+
+
 class ManyRows(torch.autograd.Function):
     """x (G, rows, in) through linear layers: the weights' gradient is summed over rows in parts.
 

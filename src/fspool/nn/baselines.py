@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..functional.dispatch import on_device
 from ..functional.inputs import compute_dtype
+from ..functional.lstm import lstm
 from ..layouts import Sets, leave_pooled
 from ..sets import read
 
@@ -69,3 +70,93 @@ class MaxPool(_Pool):
             y = x.new_full((groups, sets.bins, x.shape[-1]), float("-inf"))
             y = y.scatter_reduce(1, ids, sets.clear(x), "amax")[:, :batch]
         return torch.where((sets.sizes > 0).unsqueeze(-1), y, 0.0)
+
+
+class RelationNetwork(nn.Module):
+    """The sum of what a module makes of every ordered pair (Santoro et al., 2017).
+
+    .. math:: y = \\sum_{i, j} g([x_i, x_j])
+
+    Pairs of an element with itself are among them.
+
+    Args:
+        module: g, which takes ``(..., N, N, 2 D)``.
+
+    Shapes:
+        x ``(..., N, D)``, alone or with ``mask (..., N)`` or ``sizes (...)`` -> ``(..., out)``.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, sizes: Tensor | None = None
+    ) -> Tensor:
+        mask = inside(x, mask, sizes)
+        x = x.masked_fill(~mask.unsqueeze(-1), 0)  # 0 times what padding holds may be NaN
+        length = x.shape[-2]
+        first = x.unsqueeze(-2).expand(*x.shape[:-1], length, -1)
+        both = torch.cat((first, first.transpose(-2, -3)), -1)
+        return weighted_sum(self.module(both).flatten(-3, -2), pair_weights(mask.to(x.dtype)))
+
+
+class JanossyPool(nn.Module):
+    """The last cell state of an LSTM that reads the elements in the order in which they come
+    (Murphy et al., 2019, trained by pi-SGD: whoever calls it puts them in a random order).
+
+    Args:
+        dim: Number of features D, in and out.
+
+    Shapes:
+        x ``(B, N, D)``, all of it read, padding too -> ``(B, D)``. With a replica axis in x and in
+        all parameters ``(G, B, N, D)`` -> ``(G, B, D)``.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight_input = nn.Parameter(torch.empty(4 * dim, dim))
+        self.weight_hidden = nn.Parameter(torch.empty(4 * dim, dim))
+        self.bias_input = nn.Parameter(torch.empty(4 * dim))
+        self.bias_hidden = nn.Parameter(torch.empty(4 * dim))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(dim**-0.5), dim**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        single = self.weight_hidden.ndim == 2
+        x, *weights = (t.unsqueeze(0) if single else t for t in (x, *self.parameters()))
+        enter, hidden, bias, more = weights
+        rows = x.flatten(1, 2)
+        given = torch.bmm(rows, enter.mT).float() + (bias + more).unsqueeze(1)
+        y = lstm(given.unflatten(1, x.shape[1:3]), as_autocast(hidden))[1].to(x.dtype)
+        return y.squeeze(0) if single else y
+
+
+def inside(x: Tensor, mask: Tensor | None, sizes: Tensor | None) -> Tensor:
+    """Which elements of x ``(..., N, D)`` there are, ``(..., N)``."""
+    if mask is not None and sizes is not None:
+        raise ValueError("mask and sizes are both given; expected at most one of them.")
+    if mask is not None:
+        return mask
+    places = torch.arange(x.shape[-2], device=x.device)
+    if sizes is None:
+        return (places >= 0).expand(x.shape[:-1])
+    return places < sizes.unsqueeze(-1)
+
+
+def pair_weights(weights: Tensor) -> Tensor:
+    """How often each ordered pair counts, ``(..., N^2)``, from how often its elements do."""
+    return (weights.unsqueeze(-1) * weights.unsqueeze(-2)).flatten(-2)
+
+
+def weighted_sum(x: Tensor, weights: Tensor) -> Tensor:
+    """x ``(..., N, D)`` with weights ``(..., N)`` that are 0 where there is no element."""
+    return (weights.to(x.dtype).unsqueeze(-2) @ x).squeeze(-2)
+
+
+def as_autocast(weight: Tensor) -> Tensor:
+    """The dtype of products of matrices, where autocast is on; else as it is."""
+    kind = weight.device.type
+    if not torch.is_autocast_enabled(kind):
+        return weight
+    return weight.to(torch.get_autocast_dtype(kind))

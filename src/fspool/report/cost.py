@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise, takewhile
+from itertools import takewhile
 
+from ..lab.seconds import device_of, seconds_of
 from .grids import NONE, Grid, Place, Row, show
 from .records import Record
 
@@ -29,7 +29,7 @@ def cost(records: list[Record]) -> Grid | None:
         return None
     sorts: dict[tuple[str, str], list[int]] = {}
     for index, (name, origin) in enumerate(parts):
-        sorts.setdefault((families[name], _device(origin)), []).append(index)
+        sorts.setdefault((families[name], device_of(origin)), []).append(index)
     rows = [
         Row(family, _places([parts[i] for i in some], [seconds[i] for i in some], device))
         for (family, device), some in sorts.items()
@@ -60,10 +60,6 @@ def _stem(name: str) -> str:
     return "-".join([first, *takewhile(lambda word: not any(map(str.isdigit, word)), rest)])
 
 
-def _device(origin: dict) -> str:
-    return str(origin.get("device") or NONE)
-
-
 def _places(parts: list[Part], seconds: list[float | None], device: str) -> list[Place]:
     cells = len({name for name, _ in parts})
     runs = sum(origin.get("runs", 0) for _, origin in parts)
@@ -71,35 +67,3 @@ def _places(parts: list[Part], seconds: list[float | None], device: str) -> list
     total = sum(known)
     times = (show(total, 0), show(total / runs, 2)) if known and runs else (NONE, NONE)
     return [Place(text) for text in (str(cells), str(runs), *times, device)]
-
-
-def seconds_of(origins: list[dict]) -> list[float | None]:
-    """The time that each group of runs took of its device: those that ran at once share it."""
-    clocks = [(_device(origin), origin.get("clock")) for origin in origins]
-    spent = [
-        0.0 if clock else _sum(origin) for origin, (_, clock) in zip(origins, clocks, strict=True)
-    ]
-    for device in {device for device, clock in clocks if clock}:
-        intervals = [
-            (start, stop, index)
-            for index, (name, clock) in enumerate(clocks)
-            if name == device
-            for start, stop in clock or []
-        ]
-        for index, share in _shares(intervals):
-            spent[index] += share
-    return spent
-
-
-def _shares(intervals: list[tuple[float, float, int]]) -> Iterator[tuple[int, float]]:
-    """Between any two ends of intervals, equal shares of what goes on then."""
-    ends = sorted({end for start, stop, _ in intervals for end in (start, stop)})
-    for start, stop in pairwise(ends):
-        active = [index for a, b, index in intervals if a <= start and stop <= b]
-        yield from ((index, (stop - start) / len(active)) for index in active)
-
-
-def _sum(origin: dict) -> float | None:
-    """What was written down before there were clocks."""
-    seconds = origin.get("seconds")
-    return sum(seconds.values()) if seconds else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .cost import seconds_of
+from ..lab.seconds import seconds_of
 from .grids import Grid
 from .records import Collection, Record
 from .verdicts import AHEAD, BEHIND, LEVEL

@@ -101,7 +101,7 @@ class _Filler:
         paper = published(self.table.published).get(label, {}) if self.table.published else {}
         columns = self.table.columns
         places = [self.place(entries[i], paper.get(columns[i])) for i in self.columns]
-        word = "reached" if entries[0].metric.startswith("steps") else "finite"
+        word = "reached" if entries[0].metric.startswith(("steps", "epochs")) else "finite"
         return Row(label, places, reached=word)
 
     def place(self, entry: Entry, paper: Published | None) -> Place:

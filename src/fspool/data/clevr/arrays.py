@@ -53,6 +53,15 @@ class Questions(NamedTuple):
         rows = torch.zeros(filled.shape, dtype=torch.uint8, device=sizes.device)
         return rows.masked_scatter_(filled, self.words)
 
+    def where(self, chosen: Tensor) -> Questions:
+        """Some of them, bool ``(Q,)``."""
+        sizes = self.offsets.diff()
+        return Questions(
+            *(self.scene[chosen], self.words[chosen.repeat_interleave(sizes)]),
+            torch.nn.functional.pad(sizes[chosen].cumsum(0), (1, 0)),
+            *(tensor[chosen] for tensor in self[3:]),
+        )
+
     def to(self, device: torch.device | str) -> Questions:
         return Questions(*(tensor.to(device) for tensor in self))
 
@@ -65,3 +74,8 @@ class Clevr(NamedTuple):
 
     def to(self, device: torch.device | str) -> Clevr:
         return Clevr(self.scenes.to(device), self.questions.to(device))
+
+    def first(self, scenes: int) -> Clevr:
+        """So many scenes, and the questions about them."""
+        rest = Scenes(*(tensor[:scenes] for tensor in self.scenes))
+        return Clevr(rest, self.questions.where(self.questions.scene < scenes))

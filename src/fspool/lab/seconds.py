@@ -1,0 +1,42 @@
+"""What runs took of their devices, from their provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+
+def device_of(origin: dict) -> str:
+    return str(origin.get("device") or "–")
+
+
+def seconds_of(origins: list[dict]) -> list[float | None]:
+    """The time that each group of runs took of its device: those that ran at once share it."""
+    clocks = [(device_of(origin), origin.get("clock")) for origin in origins]
+    spent = [
+        0.0 if clock else _sum(origin) for origin, (_, clock) in zip(origins, clocks, strict=True)
+    ]
+    for device in {device for device, clock in clocks if clock}:
+        intervals = [
+            (start, stop, index)
+            for index, (name, clock) in enumerate(clocks)
+            if name == device
+            for start, stop in clock or []
+        ]
+        for index, share in _shares(intervals):
+            spent[index] += share
+    return spent
+
+
+def _shares(intervals: list[tuple[float, float, int]]) -> Iterator[tuple[int, float]]:
+    """Between any two ends of intervals, equal shares of what goes on then."""
+    ends = sorted({end for start, stop, _ in intervals for end in (start, stop)})
+    for start, stop in pairwise(ends):
+        active = [index for a, b, index in intervals if a <= start and stop <= b]
+        yield from ((index, (stop - start) / len(active)) for index in active)
+
+
+def _sum(origin: dict) -> float | None:
+    """What was written down before there were clocks."""
+    seconds = origin.get("seconds")
+    return sum(seconds.values()) if seconds else None

@@ -1,0 +1,110 @@
+"""The LSTM that reads words, its operators and its CUDA kernels, against their definition.
+
+Without a GPU the kernels run in Triton's interpreter.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from fspool.functional.lstm import lstm, lstm_definition
+from fspool.kernels.cpu import lstm as plain
+
+from .interpreter import DEVICE
+
+
+def example(groups=2, batch=5, steps=4, width=32, vocabulary=7, words=True):
+    """With sequences that begin later, and one that never does."""
+    x = torch.randn(groups, *((vocabulary,) if words else (batch, steps)), 4 * width)
+    weight = (2 * torch.rand(groups, 4 * width, width) - 1) * width**-0.5
+    read = torch.randint(vocabulary, (groups, batch, steps), dtype=torch.uint8) if words else None
+    start = torch.randint(0, steps, (groups, batch), dtype=torch.int32)
+    start[0, 0], start[-1, -1] = 0, steps
+    return x, weight, read, start
+
+
+def truth(x, weight, words, start, g):
+    inputs = [t.double().requires_grad_() for t in (x, weight)]
+    found = lstm_definition(*inputs, words, start)
+    return *found, *torch.autograd.grad(found, inputs, [t.double() for t in g])
+
+
+def gradients(module, x, weight, words, start, g):
+    """By the two functions of a room for kernels, as the operators' gradient uses them."""
+    on = [None if t is None else t.to(DEVICE) for t in (x, weight, words, start)]
+    h, c, *kept = module.lstm(*on, True)
+    dgates, dweight = module.pull(*(t.to(DEVICE) for t in g), on[1], on[3], *kept)
+    dgates = dgates.transpose(1, 2).cpu().double()
+    if words is not None:
+        dx = torch.zeros(x.shape, dtype=torch.float64)
+        for group, rows in enumerate(words.long()):
+            dx[group].index_add_(0, rows.flatten(), dgates[group].flatten(0, 1))
+        dgates = dx
+    return h, c, dgates, dweight
+
+
+def assert_near(got, expected, tolerance):
+    for x, y in zip(got, expected, strict=True):
+        assert x.shape == y.shape
+        error = (x.detach().cpu().double() - y.detach()).abs().max()
+        assert error <= tolerance * y.abs().max(), error
+
+
+@pytest.mark.parametrize("words", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "width", "tolerance"),
+    [(torch.float32, 12, 1e-5), (torch.bfloat16, 32, 3e-2), (torch.bfloat16, 24, 3e-2)],
+)
+def test_cuda_kernels(dtype, width, tolerance, words):
+    from fspool.kernels.cuda import lstm as cuda
+
+    x, weight, read, start = example(width=width, words=words, batch=19)
+    g = [torch.randn(2, 19, width) for _ in range(2)]
+    expected = truth(x, weight, read, start, g)
+    assert_near(gradients(cuda, x, weight.to(dtype), read, start, g), expected, tolerance)
+    on = [None if t is None else t.to(DEVICE) for t in (x, weight.to(dtype), read, start)]
+    brief = cuda.lstm(*on, False)  # where nothing is kept
+    assert_near(brief[:2], expected[:2], tolerance)
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_plain_operators(words):
+    x, weight, read, start = example(words=words)
+    g = [torch.randn(2, 5, 32) for _ in range(2)]
+    expected = truth(x, weight, read, start, g)
+    assert_near(gradients(plain, x, weight, read, start, g), expected, 1e-5)
+    got = lstm(x, weight, words=read, start=start)
+    assert_near(got, expected[:2], 1e-5)
+
+
+def test_operator_has_the_gradient_of_the_definition():
+    x, weight, words, start = example(width=8)
+    inputs = [t.requires_grad_() for t in (x, weight)]
+    found = torch.ops.fspool.lstm(*inputs, words, start, True)[:2]
+    g = [torch.randn_like(t) for t in found]
+    got = torch.autograd.grad(found, inputs, g)
+    expected = truth(x.detach(), weight.detach(), words, start, g)
+    assert_near(got, expected[2:], 1e-5)
+
+
+def test_it_is_the_lstm_of_torch():
+    module = nn.LSTM(6, 8, batch_first=True)
+    x = torch.randn(3, 5, 6)
+    given = x @ module.weight_ih_l0.mT + module.bias_ih_l0 + module.bias_hh_l0
+    hidden, cell = lstm(given.unsqueeze(0), module.weight_hh_l0.unsqueeze(0))
+    _, (h, c) = module(x)
+    torch.testing.assert_close((hidden, cell), (h, c))
+
+
+def test_room_in_front_changes_nothing():
+    x, weight, words, _ = example()
+    later = torch.nn.functional.pad(words, (3, 0))
+    start = torch.full(words.shape[:2], 3)
+    torch.testing.assert_close(
+        lstm(x, weight, words=later, start=start), lstm(x, weight, words=words)
+    )
+
+
+def test_a_table_needs_words():
+    with pytest.raises(ValueError, match=r"x has shape \(2, 7, 128\)"):
+        lstm(example()[0], example()[1])
