@@ -1,6 +1,7 @@
 """The registered operators against the definitions: values, orders and gradients, ties included."""
 
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -500,3 +501,17 @@ def test_long_rows_of_a_power_of_two():
 
     for got, expected in zip(function(), by_definition(function), strict=True):
         torch.testing.assert_close(got, expected)
+
+
+def test_kernels_can_be_switched_off():
+    script = (
+        "import fspool, torch; from fspool.functional import dispatch; "
+        "assert dispatch.fastest('pool', torch.ones(1, 2, 3)) is None; "
+        "print(fspool.FSPool(3, knots=2)(torch.ones(1, 2, 3)).shape)"
+    )
+    environment = os.environ | {"FSPOOL_KERNELS": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "torch.Size([1, 3])\n"
+    assert dispatch.fastest("pool", torch.ones(1, 2, 3)) is not None

@@ -15,7 +15,7 @@ from ..functional import dispatch
 
 SETS = "Tensor? mask, Tensor? lengths, Tensor? offsets"
 SHARED = {"offsets": 1, "temperature": 0}  # axes of tensors where they have no replica axis
-HAS_TRITON = find_spec("triton") is not None
+HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None  # written for NVIDIA's
 
 
 def operator(
