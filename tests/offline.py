@@ -101,6 +101,13 @@ def chamfer() -> None:
         chamfer.nearest(x, x, None, "squared")
 
 
+def assignment() -> None:
+    from fspool.kernels.cuda import assignment
+
+    for n, m in ((10, 10), (3, 32), (1, 1)):
+        assignment.assign(torch.randn(2, n, m))
+
+
 def recurrence() -> None:
     from fspool.kernels.cuda import recurrence
 
@@ -138,5 +145,5 @@ def row_norm() -> None:
 if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
-    everything = (pool, relaxed_sort, chamfer, recurrence, neighbours, row_norm)
+    everything = (pool, relaxed_sort, chamfer, assignment, recurrence, neighbours, row_norm)
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

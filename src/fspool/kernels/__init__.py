@@ -1,8 +1,19 @@
 """The operators of `functional` and `losses` made fast and registered. Importing does that."""
 
-from . import by_rank, chamfer, neighbours, permutation, pool, recurrence, relaxed_sort, row_norm
+from . import (
+    assignment,
+    by_rank,
+    chamfer,
+    neighbours,
+    permutation,
+    pool,
+    recurrence,
+    relaxed_sort,
+    row_norm,
+)
 
 __all__ = [
+    "assignment",
     "by_rank",
     "chamfer",
     "neighbours",
