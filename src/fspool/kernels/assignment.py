@@ -6,7 +6,6 @@ Indices have no gradient: none is registered. Elsewhere, and for larger ones, sc
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ..losses.assignment import solve
 from .operator import operator
@@ -18,5 +17,3 @@ assign = operator(
     lambda costs: costs.new_empty(costs.shape[:-1], dtype=torch.long),
     cuda="assignment.assign",
 )
-
-

@@ -2,13 +2,20 @@
 
 from .autoencoder import AutoEncoder, ListDecoder, SetDecoder, SetEncoder, set_autoencoder
 from .classifier import SetClassifier
+from .dspn import DSPN, ImplicitDSPN
 from .gin import GIN
 from .recurrent import RecurrentDecoder
+from .resnet import ImageEncoder
+from .set_encoder import PairEncoder
 
 __all__ = [
+    "DSPN",
     "GIN",
     "AutoEncoder",
+    "ImageEncoder",
+    "ImplicitDSPN",
     "ListDecoder",
+    "PairEncoder",
     "RecurrentDecoder",
     "SetClassifier",
     "SetDecoder",

@@ -85,7 +85,7 @@ class PairEncoder(nn.Module):
 
 
 def _layer(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (..., in) through weight (out, in); with replicas x (G, ..., in) and weight (G, out, in)."""
+    """x (..., in) through weight (out, in); with replicas both have one more axis, G, in front."""
     if weight.ndim == 2:
         return linear(x, weight, bias)
     rows = x.flatten(1, -2)
