@@ -78,6 +78,9 @@ def run(
     dataset: Annotated[
         list[str] | None, typer.Option(help="Only this data set, such as MUTAG; may be repeated.")
     ] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Only this task of dspn: boxes or states.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every cell.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     only: Annotated[
@@ -106,7 +109,7 @@ def run(
     Finished runs are kept, runs that were stopped continue where they were.
     """
     experiment = find(name)
-    cells = choose(experiment, preset, only or [], change or [], dataset or [])
+    cells = choose(experiment, preset, only or [], change or [], dataset or [], task or [])
     where = find_device(device)
     out = out or Path("runs") / f"{experiment.name}-{preset}"
     places = {"data": data, "encoders": encoders or out.parent / f"mnist-reconstruction-{preset}"}
@@ -119,7 +122,7 @@ def run(
     ]
     if not overwrite:
         refuse_others(jobs)
-    asked = {"--dataset": dataset, "--only": only, "--set": change}
+    asked = {"--dataset": dataset, "--task": task, "--only": only, "--set": change}
     extra = [word for name, texts in asked.items() for text in texts or [] for word in (name, text)]
     plan = {"experiment": experiment.name, "preset": preset, "seeds": count, "cells": list(cells)}
     write_plan(out, plan | {"options": {shlex.join(extra): count}}, overwrite)
@@ -170,9 +173,10 @@ def choose(
     only: list[str],
     changes: list[str],
     datasets: Sequence[str] = (),
+    tasks: Sequence[str] = (),
 ) -> dict[str, Cell]:
     """The cells of a preset that were asked for, with the settings that were asked for."""
-    cells = experiment.preset(preset, datasets)
+    cells = of_tasks(experiment.preset(preset, datasets), experiment.name, tasks)
     for pattern in only:
         if not fnmatch.filter(cells, pattern):
             nearest("only", pattern, cells)
@@ -180,6 +184,18 @@ def choose(
         cells = {n: c for n, c in cells.items() if any(fnmatch.fnmatch(n, p) for p in only)}
     new = dict(read_setting(experiment, text) for text in changes)
     return {name: change_cell(cell, new) for name, cell in cells.items()}
+
+
+def of_tasks(cells: dict[str, Cell], experiment: str, tasks: Sequence[str]) -> dict[str, Cell]:
+    """The cells of these tasks; all where none is named."""
+    known = list(dict.fromkeys(cell.task for cell in cells.values() if hasattr(cell, "task")))
+    if tasks and not known:
+        raise UserError(
+            f"{experiment} has no tasks to choose from, but {tasks[0]!r} was asked for; leave "
+            "--task out."
+        )
+    wanted = [nearest("task", task, known) for task in tasks]
+    return {name: cell for name, cell in cells.items() if not wanted or cell.task in wanted}
 
 
 def read_setting(experiment: Experiment, text: str) -> tuple[str, int | float | str]:

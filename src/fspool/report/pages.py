@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import graph_page, mnist_page, polygon_page
+from . import dspn_page, graph_page, mnist_page, polygon_page
 from .parts import Parts
 from .records import Record
 
@@ -13,6 +13,7 @@ PAGES: dict[str, Callable[[dict[str, Record]], Parts]] = {
     "mnist-reconstruction": mnist_page.reconstruction,
     "mnist-classification": mnist_page.classification,
     "graphs": graph_page.parts,
+    "dspn": dspn_page.parts,
 }
 
 
