@@ -36,6 +36,7 @@ TRAIN, TEST = 70_000, 15_000  # scenes
 SLOTS = 10
 SOURCES = ("twin", "files")
 INNER = {"dspn": DSPN, "idspn": ImplicitDSPN}
+FARTHEST = 1.0  # that a set of iDSPN moves in a step, but for its momentum
 SHOWN = 3  # test pictures whose predictions are kept
 STEPS_SHOWN = (0, 1, 2, 5, 10, 20)  # inner steps of those
 
@@ -133,6 +134,8 @@ class SetPrediction(Cell):
         settings = {"iterations": self.iterations, "rate": self.inner_rate}
         if self.inner == "dspn":
             settings["original"] = self.original
+        else:
+            settings["clip"] = FARTHEST / self.inner_rate
         return SetPredictor(images, INNER[self.inner](encoder, self.channels, SLOTS, **settings))
 
     def output(self, model: SetPredictor, batch: Batch) -> Tensor:

@@ -45,10 +45,10 @@ def predictions(records: dict[str, Record], task: str) -> dict[str, list[Panel]]
 
 
 def _panels(name: str, task: str, arrays: dict[str, Tensor]) -> list[Panel]:
-    scenes = scenes_of(arrays)
-    images = render(scenes, size=(160, 240)).permute(0, 2, 3, 1).numpy()
+    scenes = Scenes(*(t[:DRAWN] for t in scenes_of(arrays)))
+    images = render(scenes, size=(160, 240), rays=(2, 1)).permute(0, 2, 3, 1).numpy()
     panels = []
-    for row in range(min(DRAWN, len(images))):
+    for row in range(len(images)):
         scene = Scenes(*(t[row : row + 1] for t in scenes))
         for at, step in enumerate(STEPS_SHOWN):
             with figure(3.7 * HEIGHT / WIDTH, bare=True) as (made, (axes,)):
