@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fspool.checks import UserError
@@ -20,6 +20,7 @@ from fspool.data.clevr.visibility import meet
 from fspool.data.clevr.vocabulary import FEATURES, VALUES
 
 from . import clevr
+from .interpreter import DEVICE
 
 ORIGINAL = Path(os.environ.get("FSPOOL_DATA", "")) / "clevr" / "CLEVR_train_scenes_1000.json.gz"
 needs_original = pytest.mark.skipif(
@@ -55,6 +56,7 @@ def lonely(shape, color="red", material="rubber", size="large", at=(0.0, 0.0)):
 # Solids
 
 
+@settings(max_examples=15)
 @given(st.integers(0, 40))
 def test_rays_meet_the_solids_that_visibility_meets(row):
     scenes = rows(clevr.scenes_of(clevr.block()), row)
@@ -80,7 +82,7 @@ def test_rays_meet_the_solids_that_visibility_meets(row):
 @pytest.mark.parametrize("shape", VALUES["shape"])
 def test_normals_look_out_of_the_surface(shape):
     scenes = lonely(shape)
-    things = render_solids.objects(rows(scenes, 0)).one(0)
+    things = render_solids.Objects(*(t[:, :1] for t in render_solids.objects(rows(scenes, 0))))
     way = torch.nn.functional.normalize(torch.randn(3, 1, 500), dim=0)
     middle = scenes.coords[0, 0, :, None, None]
     far, _ = render_solids.nearest(middle + 5 * way, -way, things)
@@ -99,6 +101,25 @@ def test_a_ray_that_starts_on_an_object_leaves_it_and_is_stopped_by_others():
     assert not render_solids.blocked(above, up, things).any()
     assert render_solids.blocked(above + up, 2 * down, things).all()
     assert not render_solids.blocked(above + up, 0.9 * down, things).any()  # it ends before
+
+
+def test_the_kernel_finds_what_the_definition_finds():
+    """Without a GPU it runs in Triton's interpreter."""
+    from fspool.kernels.cuda import rays
+
+    scenes = rows(clevr.scenes_of(clevr.block()), 3, 4)
+    solids = torch.stack(render_solids.objects(scenes)[: render_solids.SOLID])
+    eye = torch.tensor(BASE).view(3, 1, 1).expand(3, 2, 1)
+    aim = torch.randn(3, 2, 300) * torch.tensor([2.5, 2.5, 0.3]).view(3, 1, 1)
+    for point, way in ((eye, aim - eye), (aim.abs(), torch.randn(3, 2, 300))):
+        there = [*(t.to(DEVICE) for t in (point, way, solids)), render_solids.NEAR]
+        far, which = (t.cpu() for t in rays.nearest(*there))
+        expected, index = render_solids.nearest_definition(point, way, solids)
+        same = torch.isclose(far, expected, rtol=1e-4, atol=1e-4)
+        assert (~same).sum() <= 3 and expected.isfinite().sum() > 10
+        assert torch.equal(which[same], index[same])
+        stopped = render_solids.blocked_definition(point, way, solids)
+        assert (rays.blocked(*there).cpu() != stopped).sum() <= 3 and stopped.any()
 
 
 # --------------------------------------------------------------------------------------------------

@@ -12,7 +12,16 @@ pytest.importorskip("triton")
 
 @pytest.mark.parametrize(
     "stem",
-    ["pool", "relaxed_sort", "chamfer", "assignment", "recurrence", "neighbours", "row_norm"],
+    [
+        "pool",
+        "relaxed_sort",
+        "chamfer",
+        "assignment",
+        "rays",
+        "recurrence",
+        "neighbours",
+        "row_norm",
+    ],
 )
 def test_kernels_compile_for_a_gpu(stem, tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

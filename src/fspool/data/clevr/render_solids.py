@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...kernels.operator import HAS_TRITON
 from .arrays import Scenes
 from .visibility import EDGE
 from .vocabulary import FEATURES, RADII, VALUES
@@ -19,6 +20,9 @@ from .vocabulary import FEATURES, RADII, VALUES
 ROUND = 1.94  # squared radius of a cube's round body by its squared half side; at 2 it is sharp
 SHARP = 24.0  # how suddenly the normal turns at an edge
 NEAR = 1e-3  # nothing is met nearer than that: a ray that starts on a solid leaves it
+
+
+SOLID = 8  # columns of the next that make the form of an object
 
 
 class Objects(NamedTuple):
@@ -35,10 +39,6 @@ class Objects(NamedTuple):
     flat: Tensor  # 1 for cubes
     metal: Tensor  # 0 or 1
     colour: Tensor  # a row of the palette
-
-    def one(self, k: int) -> Objects:
-        """Object k of every scene, as columns."""
-        return Objects(*(tensor[:, k : k + 1] for tensor in self))
 
     def take(self, index: Tensor) -> Objects:
         """Object ``index (S, R)`` of each scene."""
@@ -97,22 +97,45 @@ def span(point: Tensor, ray: Tensor, solid: Objects) -> tuple[Tensor, Tensor]:
 
 def nearest(point: Tensor, ray: Tensor, things: Objects) -> tuple[Tensor, Tensor]:
     """How far away the first object is, infinite for none, and which one it is."""
+    solids = torch.stack(things[:SOLID])
+    if ray.is_cuda and HAS_TRITON:
+        from ...kernels.cuda import rays
+
+        return rays.nearest(point, ray, solids, NEAR)
+    return nearest_definition(point, ray, solids)
+
+
+def blocked(point: Tensor, ray: Tensor, things: Objects) -> Tensor:
+    """Is there an object between the point and the end of the ray?"""
+    solids = torch.stack(things[:SOLID])
+    if ray.is_cuda and HAS_TRITON:
+        from ...kernels.cuda import rays
+
+        return rays.blocked(point, ray, solids, NEAR)
+    return blocked_definition(point, ray, solids)
+
+
+def nearest_definition(point: Tensor, ray: Tensor, solids: Tensor) -> tuple[Tensor, Tensor]:
+    """solids (8, S, n): the columns of :class:`Objects` that make their forms."""
     shape = torch.broadcast_shapes(point.shape, ray.shape)[1:]
     far, which = ray.new_full(shape, float("inf")), ray.new_zeros(shape, dtype=torch.long)
-    for k in range(things.x.shape[1]):
-        enter, leave = span(point, ray, things.one(k))
+    for k in range(solids.shape[2]):
+        enter, leave = span(point, ray, _form(solids, k))
         met = (enter < leave) & (enter > NEAR) & (enter < far)
         far, which = torch.where(met, enter, far), torch.where(met, k, which)
     return far, which
 
 
-def blocked(point: Tensor, ray: Tensor, things: Objects) -> Tensor:
-    """Is there an object between the point and the end of the ray?"""
+def blocked_definition(point: Tensor, ray: Tensor, solids: Tensor) -> Tensor:
     found = torch.zeros(ray.shape[1:], dtype=torch.bool, device=ray.device)
-    for k in range(things.x.shape[1]):
-        enter, leave = span(point, ray, things.one(k))
+    for k in range(solids.shape[2]):
+        enter, leave = span(point, ray, _form(solids, k))
         found |= (torch.maximum(enter, torch.full_like(enter, NEAR)) < leave) & (enter < 1)
     return found
+
+
+def _form(solids: Tensor, k: int) -> Objects:
+    return Objects(*solids[:, :, k : k + 1], *[None] * (len(Objects._fields) - SOLID))
 
 
 def normal(point: Tensor, solid: Objects) -> Tensor:
