@@ -10,6 +10,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from fspool import report
 from fspool.checks import UserError
+from fspool.cli import of_tasks
 from fspool.experiments import dspn as experiment
 from fspool.experiments.dspn import EXPERIMENT, SetPrediction
 from fspool.lab import trainer
@@ -315,6 +316,22 @@ def run(name, cell, out):
     return job.path
 
 
+def load_again(out):
+    """Whoever has a run folder has a model; one of another task is refused."""
+    path = out / "states-fspool" / "seeds-0-0"
+    model = experiment.load(path, "states")
+    with torch.no_grad():
+        assert model(torch.zeros(2, 3, 32, 32))[0].shape == (2, 10, 19)
+    with pytest.raises(UserError, match="config.json is of a model for states; expected one for b"):
+        experiment.load(path, "boxes")
+    with pytest.raises(UserError, match="has no trained model"):
+        experiment.load(out)
+    other = Job("dspn", "states-fspool", SetPrediction(**SMALL), (0,), path)
+    texts = []
+    perform([other], Options(), lambda event: texts.append(event.text))
+    assert "cell.task is 'states' there and 'boxes' here" in "".join(texts)
+
+
 def test_from_training_to_the_page(cell, tmp_path):
     out = tmp_path / "runs"
     for task in ("boxes", "states"):
@@ -322,6 +339,8 @@ def test_from_training_to_the_page(cell, tmp_path):
     run("boxes-sum", cell(pool="sum"), out)
     run("boxes-idspn", cell(inner="idspn", representation=0.0), out)
     found = report.collect(out)
+    assert -1 <= found.of("dspn")["boxes-idspn"].metrics["cosine"][0] <= 1
+    load_again(out)
     names = set(found.of("dspn")["boxes-fspool"].metrics)
     assert {"AP50 after 1x", "AP99, legacy after 3x"} <= names
     text = page(found)
@@ -362,6 +381,23 @@ def test_settings_of_presets_and_tables():
 def test_bad_settings(cell, settings):
     with pytest.raises(ValueError):
         cell(**settings)
+
+
+def test_steps_of_the_original_are_evaluated_in_its_batches(cell):
+    device, own = torch.device("cpu"), cell(original=True, dtype="float64")
+    model = trainer.build(own, [0, 1], device).eval()
+    with torch.no_grad():
+        found = own.evaluate(model, [0, 1], device)
+    assert all(len(values) == 2 for values in found.metrics.values())
+
+
+def test_the_command_knows_tasks(fspool, tmp_path):
+    code, _, errors = fspool("run", "dspn", "--task", "box", "--out", tmp_path)
+    assert code == 1 and "perhaps 'boxes'" in errors
+    code, _, errors = fspool("run", "polygons", "--task", "boxes", "--out", tmp_path)
+    assert code == 1 and "polygons has no tasks to choose from" in errors
+    cells = of_tasks(experiment.cells("paper"), "dspn", ["states"])
+    assert len(cells) == 4 and all(cell.task == "states" for cell in cells.values())
 
 
 def test_names_that_are_not_there(cell):

@@ -10,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
-from ..checks import check_count, nearest
+from .. import storage
+from ..checks import UserError, check_count, nearest
 from ..data import draws
 from ..data.clevr.pictured import CHANNELS, TASKS, Pictured, from_files, kept_twin, picture
 from ..data.clevr.render import SIZE
 from ..data.files import find_root
 from ..lab.cell import Cell, Evaluation, place
 from ..lab.launch import cores
+from ..lab.replicas import select
 from ..losses import assignment
 from ..models import DSPN, ImageEncoder, ImplicitDSPN, PairEncoder
 from ..models.resnet import PRECISIONS, TRUNKS
@@ -37,6 +40,8 @@ SLOTS = 10
 SOURCES = ("twin", "files")
 INNER = {"dspn": DSPN, "idspn": ImplicitDSPN}
 FARTHEST = 1.0  # that a set of iDSPN moves in a step, but for its momentum
+PIECE = 256  # test pictures in one go
+DAMPING = 1e-3  # of the exact gradient that the usual one of iDSPN is compared with
 SHOWN = 3  # test pictures whose predictions are kept
 STEPS_SHOWN = (0, 1, 2, 5, 10, 20)  # inner steps of those
 
@@ -193,9 +198,11 @@ class SetPrediction(Cell):
         data = self._data("val", device)
         wanted = [self.iterations * times for times in ITERATIONS]
         scores = [[Scores(self.task) for _ in wanted] for _ in seeds]
-        count = len(data.images) // self.batch * self.batch or len(data.images)
-        for first in range(0, count, self.batch):
-            batch = self._test_batch(data, seeds, range(first, min(first + self.batch, count)))
+        count, piece = len(data.images), max(self.batch, PIECE)
+        if self.original:  # whose steps depend on the batch: only full ones are looked at
+            count, piece = count // self.batch * self.batch or count, self.batch
+        for first in range(0, count, piece):
+            batch = self._test_batch(data, seeds, range(first, min(first + piece, count)))
             z = model.images(batch.images)
             found = model.sets.descend(z, set(wanted), batch.noise)
             for sets, after in zip(found, range(len(wanted)), strict=True):
@@ -209,10 +216,25 @@ class SetPrediction(Cell):
             }
             for run in scores
         ]
-        return Evaluation(
-            {name: [run[name] for run in metrics] for name in metrics[0]},
-            self._shown(model, data, seeds),
-        )
+        found = {name: [run[name] for run in metrics] for name in metrics[0]}
+        if self.inner == "idspn":
+            found["cosine"] = self._agreement(model, data, seeds)
+        return Evaluation(found, self._shown(model, data, seeds))
+
+    def _agreement(self, model: SetPredictor, data: Pictured, seeds: Sequence[int]) -> list[float]:
+        """The cosine between the gradient that iDSPN is trained with and the exact one, run by run.
+
+        Of the loss of some test pictures, to the set encoder and the vectors together.
+        """
+        batch = self._test_batch(data, seeds, range(min(self.batch, len(data.images))))
+        cosines = []
+        for run in range(len(seeds)):
+            one = select(model, slice(run, run + 1))
+            own = Batch(*(tensor[run : run + 1] for tensor in batch))
+            z = one.images(own.images)
+            made = [_flat_gradient(one.sets, z, own, exact) for exact in (False, True)]
+            cosines.append(float(torch.cosine_similarity(*made, 0)))
+        return cosines
 
     def _test_batch(self, data: Pictured, seeds: Sequence[int], rows: range) -> Batch:
         images, sets = (
@@ -227,17 +249,47 @@ class SetPrediction(Cell):
         """The first test pictures, as scenes, and what the first run finds in them, by step."""
         few = range(min(SHOWN, len(data.images)))
         batch = self._test_batch(data, seeds[:1], few)
-        model = _first(model)
+        model = select(model, slice(0, 1))
         found = model.sets.descend(model.images(batch.images), set(STEPS_SHOWN), batch.noise)
         shown = {"found": torch.stack([sets[0] for sets in found], 1), "true": batch.sets[0]}
         scenes = {f"scene.{name}": t[: len(few)] for name, t in data.scenes._asdict().items()}
         return {name: tensor.cpu() for name, tensor in (shown | scenes).items()}
 
 
-def _first(model: nn.Module) -> nn.Module:
-    from ..lab.replicas import select
+def _flat_gradient(sets: ImplicitDSPN, z: Tensor, batch: Batch, exact: bool) -> Tensor:
+    sets.exact, sets.damping = exact, DAMPING
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        found = sets(z, batch.noise)
+        loss = assignment(found, batch.sets, cost="huber").mean()
+        inputs = [z, *sets.encoder.parameters()]
+        gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
+    return torch.cat([g.flatten().double() for g in gradients if g is not None])
 
-    return select(model, slice(0, 1))
+
+def load(folder: Path | str, task: str | None = None) -> SetPredictor:
+    """The trained model of the first seed of a run folder, in ``eval()`` mode; perhaps of a task.
+
+    ``model(images)`` gives sets and vectors; ``model.sets.descend`` also those on the way.
+    """
+    folder = Path(folder)
+    try:
+        config = storage.read_json(folder / "config.json")
+        tensors, _ = storage.read_tensors(folder / "model.safetensors")
+    except (OSError, storage.Damaged) as error:
+        raise UserError(f"{folder} has no trained model ({error}); run dspn to its end.") from None
+    found = config["cell"].get("task") if config["experiment"] == "dspn" else None
+    if found is None or task not in (None, found):
+        what = f"a model for {found}" if found else f"a run of {config['experiment']}"
+        wanted = f"one for {task}" if task else "one of dspn"
+        raise UserError(f"{folder / 'config.json'} is of {what}; expected {wanted}.")
+    model = SetPrediction(**config["cell"]).model()
+    first = {
+        name: tensor[0] if tensor.ndim > model.state_dict()[name].ndim else tensor
+        for name, tensor in tensors.items()
+    }
+    model.load_state_dict(first)
+    return model.eval()
 
 
 @lru_cache(maxsize=2)

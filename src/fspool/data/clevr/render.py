@@ -20,7 +20,7 @@ from .render_solids import objects
 
 SIZE = 128
 RAYS = (3, 2)  # of a pixel, along columns and rows; a pixel is wider than high
-ROOM = {"cpu": 1 << 21, "cuda": 1 << 25}  # rays in one go
+ROOM = {"cpu": 1 << 21, "cuda": 1 << 24}  # rays in one go
 
 
 @torch.no_grad()
