@@ -231,20 +231,34 @@ def test_the_default_has_one_pass_of_memory_whatever_the_steps():
 
 
 def test_inner_steps_have_momentum_and_clipped_gradients():
-    model = ImplicitDSPN(encoder(), 2, 4, iterations=2, rate=0.5, momentum=0.9, clip=1e-3).double()
+    model = ImplicitDSPN(encoder(), 2, 4, iterations=2, rate=0.5, clip=1e-3, adaptive=False)
+    model = model.double()
     z, noise = torch.randn(2, 8, **double), torch.randn(2, 4, 3, **double)
     x, speed = 0.1 * noise, 0
     for _ in range(2):
         slope = model.slope(x, z).detach()
-        slope = torch.stack([s * min(1, 1e-3 / float(s.norm())) for s in slope])
-        speed = 0.9 * speed + slope
-        x = x - 0.5 * (slope + 0.9 * speed)
+        move = torch.stack([0.5 * s * min(1, 1e-3 / float(0.5 * s.norm())) for s in slope])
+        speed = 0.9 * speed + move
+        x = x - (move + 0.9 * speed)
     torch.testing.assert_close(model.descend(z, {2}, noise)[0], x)
     with torch.no_grad():
         torch.testing.assert_close(model(z, noise), x)
         assert model(z).shape == x.shape  # noise of its own
     with pytest.raises(ValueError, match="noise has shape"):
         model(z, noise[:, :2])
+
+
+def test_adaptive_steps_stay_where_fixed_ones_leave():
+    made = encoder(dim=32)
+    with torch.no_grad():
+        made.pool.weight.mul_(30)  # a steep objective
+    z = made(0.1 * torch.randn(4, 4, 3, **double)).detach()
+    noise, rest = torch.randn(4, 4, 3, **double), {}
+    for adaptive in (True, False):
+        model = ImplicitDSPN(made, 2, 4, rate=25.0, clip=1.0, adaptive=adaptive).double()
+        far = model.descend(z, {60}, noise)[0]
+        rest[adaptive] = float((made(far) - z).detach().square().mean())
+    assert rest[True] < 0.1 * rest[False] and rest[True] < 0.1 * float(z.square().mean())
 
 
 def test_conjugate_gradients_solve():

@@ -140,7 +140,7 @@ class SetPrediction(Cell):
         if self.inner == "dspn":
             settings["original"] = self.original
         else:
-            settings["clip"] = FARTHEST / self.inner_rate
+            settings["clip"] = FARTHEST
         return SetPredictor(images, INNER[self.inner](encoder, self.channels, SLOTS, **settings))
 
     def output(self, model: SetPredictor, batch: Batch) -> Tensor:
@@ -339,7 +339,7 @@ CUT = {
     "precision": "bfloat16",
     "tf32": True,
 }
-IDSPN = {"inner": "idspn", "iterations": 20, "inner_rate": 50.0, "representation": 0.0}
+IDSPN = {"inner": "idspn", "iterations": 20, "inner_rate": 25.0, "representation": 0.0}
 
 
 def cells(preset: str) -> dict[str, SetPrediction]:

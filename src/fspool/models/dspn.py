@@ -84,8 +84,12 @@ class ImplicitDSPN(nn.Module):
     leaves one vector-Jacobian product; ``exact=True`` solves for it by conjugate gradients.
 
     Args:
+        rate: Of a step, the largest one where steps are adaptive.
         momentum: Nesterov's, in the inner steps.
-        clip: Largest norm of one set's gradient.
+        adaptive: Take shorter steps where the gradient changes fast, by what it changed along the
+            way so far: training makes the objective steeper, and a fixed rate leaves its minima in
+            the end.
+        clip: How far a set moves in a step at most, but for its momentum.
         learned: Start from a learned set, and keep near it (``keep`` times half the squared
             distance); else from 0.1 times the noise that is given.
         damping: Added to the Hessian by the exact solver.
@@ -101,6 +105,7 @@ class ImplicitDSPN(nn.Module):
         rate: float = 1.0,
         momentum: float = 0.9,
         clip: float = 10.0,
+        adaptive: bool = True,
         learned: bool = False,
         keep: float = 0.1,
         exact: bool = False,
@@ -111,7 +116,7 @@ class ImplicitDSPN(nn.Module):
         self.slots = check_count("slots", slots, 1, "elements of the largest set")
         self.iterations = check_count("iterations", iterations, 1, "steps")
         self.encoder, self.channels = encoder, channels
-        self.rate, self.momentum, self.clip = rate, momentum, clip
+        self.rate, self.momentum, self.clip, self.adaptive = rate, momentum, clip, adaptive
         self.learned, self.keep = learned, keep if learned else 0.0
         self.exact, self.damping, self.solver_steps = exact, damping, solver_steps
         if learned:
@@ -139,14 +144,18 @@ class ImplicitDSPN(nn.Module):
     ) -> list[Tensor]:
         """The sets after so many steps, of each number that is wanted; 0 is the start."""
         x = self._start(z, noise)
-        speed = torch.zeros_like(x)
+        speed, steep, before = torch.zeros_like(x), 0.0, None
         found = [x] if 0 in wanted else []
         for step in range(1, max(wanted) + 1):
             slope = self.slope(x, z)
-            norm = slope.flatten(-2).norm(dim=-1)[..., None, None]
-            slope = slope * (self.clip / norm.clamp(min=self.clip))
-            speed = self.momentum * speed + slope
-            x = x - self.rate * (slope + self.momentum * speed)
+            if self.adaptive and before is not None:
+                turn = _norm(slope - before[1]) / _norm(x - before[0]).clamp(min=1e-12)
+                steep = torch.maximum(turn, steep * torch.ones_like(turn))
+            before = x, slope
+            move = slope / (1 / self.rate + steep)
+            move = move * (self.clip / _norm(move).clamp(min=self.clip))
+            speed = self.momentum * speed + move
+            x = x - (move + self.momentum * speed)
             if step in wanted:
                 found.append(x)
         return found
@@ -178,6 +187,11 @@ class ImplicitDSPN(nn.Module):
             return hessian + self.damping * u
 
         return lambda v: conjugate_gradients(product, v, self.solver_steps)
+
+
+def _norm(x: Tensor) -> Tensor:
+    """Of every set, (..., 1, 1)."""
+    return x.flatten(-2).norm(dim=-1)[..., None, None]
 
 
 class _Solved(torch.autograd.Function):
