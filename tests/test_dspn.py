@@ -45,11 +45,15 @@ def test_the_encoder_is_what_its_description_says(pool):
         out
     )
     torch.testing.assert_close(made(x), expected)
+    made.divided = False
+    torch.testing.assert_close(made(x), 25 * expected)
 
 
 @pools
-def test_its_gradient_is_autograds_and_is_itself_differentiable(pool):
+@pytest.mark.parametrize("divided", [True, False])
+def test_its_gradient_is_autograds_and_is_itself_differentiable(pool, divided):
     made, x = encoder(pool), torch.randn(2, 4, 3, **double, requires_grad=True)
+    made.divided = divided
     g = torch.randn(2, 8, **double, requires_grad=True)
     y, seen = made.encode(x)
     expected = torch.autograd.grad(y, x, g, create_graph=True)[0]

@@ -135,7 +135,8 @@ class SetPrediction(Cell):
 
     def model(self) -> SetPredictor:
         images = ImageEncoder(self.size, self.dim, self.trunk, self.precision)
-        encoder = PairEncoder(self.channels + 1, self.dim, pool=self.pool, knots=self.knots)
+        form = {"pool": self.pool, "knots": self.knots, "divided": self.inner == "dspn"}
+        encoder = PairEncoder(self.channels + 1, self.dim, **form)
         settings = {"iterations": self.iterations, "rate": self.inner_rate}
         if self.inner == "dspn":
             settings["original"] = self.original
@@ -339,7 +340,7 @@ CUT = {
     "precision": "bfloat16",
     "tf32": True,
 }
-IDSPN = {"inner": "idspn", "iterations": 20, "inner_rate": 25.0, "representation": 0.0}
+IDSPN = {"inner": "idspn", "iterations": 20, "inner_rate": 1.0, "representation": 0.0}
 
 
 def cells(preset: str) -> dict[str, SetPrediction]:

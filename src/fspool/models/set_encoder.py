@@ -27,34 +27,49 @@ class PairEncoder(nn.Module):
 
     Args:
         channels: C, the mask included where it is one of them.
-        pool: ``"fspool"``, ``"sum"`` or ``"max"``, over the N^2 pairs divided by N^2.
+        pool: ``"fspool"``, ``"sum"`` or ``"max"``, over the N^2 pairs.
+        divided: Divide pairs by N^2, as DSPN does. Else, as in iDSPN, the weights of FSPool start
+            small, by the number of features: a vector that changes more with its set.
 
     The first layer of a pair (i, j) is a layer of i plus a layer of j, so each is computed N times
     and not N^2 times. The second layer is linear: a sum of pairs goes through it once.
     """
 
-    def __init__(self, channels: int, dim: int = 512, *, pool: str = "fspool", knots: int = 20):
+    def __init__(
+        self,
+        channels: int,
+        dim: int = 512,
+        *,
+        pool: str = "fspool",
+        knots: int = 20,
+        divided: bool = True,
+    ) -> None:
         super().__init__()
+        self.divided = divided
         self.channels = check_count("channels", channels, 1, "numbers of an element")
         self.kind = nearest("pool", pool, POOLS)
         self.first, self.second = Linear(2 * channels, dim), Linear(dim, dim)
         self.pool = FSPool(dim, knots) if pool == "fspool" else None
+        if self.pool is not None and not divided:
+            nn.init.normal_(self.pool.weight, std=(2 / dim) ** 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.encode(x)[0]
 
     def encode(self, x: Tensor) -> tuple[Tensor, Seen]:
         """The vectors, and what :meth:`vjp` has to know of them."""
-        pairs = x.shape[-2] ** 2
         own, other = self.first.weight.split(self.channels, -1)
         one = _layer(x, own, self.first.bias)
         hidden = one.unsqueeze(-2) + _layer(x, other).unsqueeze(-3)  # (..., N, N, dim)
         active = hidden.relu().flatten(-3, -2)
         positive = active.detach() > 0
         if self.kind == "sum":
-            mean = active.sum(-2) / pairs
-            return _layer(mean, self.second.weight, self.second.bias), (positive, None)
-        out = _layer(active, self.second.weight, self.second.bias) / pairs
+            total, count = active.sum(-2), active.shape[-2]
+            y = _layer(total / count, self.second.weight, self.second.bias)
+            return (y if self.divided else y * count), (positive, None)
+        out = _layer(active, self.second.weight, self.second.bias)
+        if self.divided:
+            out = out / active.shape[-2]
         if self.kind == "max":
             y, place = out.max(-2, keepdim=True)
             return y.squeeze(-2), (positive, place)
@@ -65,7 +80,7 @@ class PairEncoder(nn.Module):
         """The gradient to x, for a gradient ``g (B, dim)`` to the vectors."""
         positive, found = seen
         pairs = positive.shape[-2]
-        g = g / pairs
+        g = g / pairs if self.divided else g
         if self.kind == "sum":
             d_active = _back(g, self.second.weight).unsqueeze(-2)
         else:
