@@ -20,7 +20,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from fspool.experiments.dspn import IDSPN, SetPrediction, _load, cells
+from fspool.experiments.dspn import IDSPN, SetPrediction, cells
+from fspool.experiments.dspn_data import load_pictured
 from fspool.lab import trainer
 
 from . import machine
@@ -131,7 +132,7 @@ def main() -> None:
     steps = trainer.CHUNK * trainer.RECORDS  # so that records are a chunk apart
     base = replace(preset, steps=steps, decay=0.0, scenes=scenes, learning_rate=1e-5)
     began = time.perf_counter()
-    _load(base.source, base.data, "train", base.scenes, base.size, base.task, device)
+    load_pictured(base.source, base.data, "train", base.scenes, base.size, base.task, device)
     _wait(device)
     rows = [{"pictures": base.scenes, "seconds": round(time.perf_counter() - began, 2)}]
     exact = {"precision": "float32", "tf32": False}

@@ -160,6 +160,14 @@ def test_lights_are_jittered_by_image_and_seed_alone():
     assert whole.shape == (3, 3, 16, 16) and whole.dtype == torch.uint8
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+def test_pictures_of_a_gpu_are_those_of_the_cpu():
+    scenes = sample(0, "device", 6)
+    one, other = (render(scenes, size=48, device=device).cpu().int() for device in ("cpu", "cuda"))
+    apart = (one - other).abs()
+    assert apart.float().mean() < 0.5 and (apart > 4).float().mean() < 0.01
+
+
 # --------------------------------------------------------------------------------------------------
 # Cameras
 

@@ -20,6 +20,7 @@ from fspool.models import DSPN, ImageEncoder, ImplicitDSPN, PairEncoder
 from fspool.models.dspn import conjugate_gradients
 from fspool.report.page import page
 
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 pools = pytest.mark.parametrize("pool", ["fspool", "sum", "max"])
 double = {"dtype": torch.float64}
 
@@ -381,6 +382,31 @@ def test_training_goes_on_where_it_was(cell):
     assert all(torch.equal(a, b) for a, b in zip(batches[1], again[0], strict=True))
     epoch = torch.cat([b.sets for b in cell().batches([0], range(2), device)], 1)
     assert len(epoch[0].flatten(1).unique(dim=0)) == 8  # every scene once
+
+
+@on_cuda
+@pools
+@pytest.mark.parametrize("inner", ["dspn", "idspn"])
+def test_recorded_training_is_that_of_the_cpu(cell, pool, inner):
+    """Steps as CUDA graphs, sets paired on the device, pictures rendered there."""
+    own, losses = cell(pool=pool, inner=inner, learning_rate=1e-4), []
+    for device in map(torch.device, ("cpu", "cuda")):
+        model = trainer.build(own, [0], device)
+        states = list(trainer.train(model, own, [0], device))
+        losses.append(states[-1].curve[-1]["loss"][0])
+        with torch.no_grad():
+            assert own.evaluate(model.eval(), [0], device).metrics
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+@on_cuda
+def test_bfloat16_maps_on_cuda(cell):
+    own, device = (
+        cell(precision="bfloat16", tf32=True, size=128, trunk="resnet34"),
+        torch.device("cuda"),
+    )
+    states = list(trainer.train(trainer.build(own, [0], device), own, [0], device))
+    assert states[-1].curve[-1]["loss"][0] < 1
 
 
 def test_settings_of_presets_and_tables():

@@ -7,6 +7,7 @@ from .gin import GIN
 from .recurrent import RecurrentDecoder
 from .resnet import ImageEncoder
 from .set_encoder import PairEncoder
+from .set_predictor import SetPredictor
 
 __all__ = [
     "DSPN",
@@ -20,5 +21,6 @@ __all__ = [
     "SetClassifier",
     "SetDecoder",
     "SetEncoder",
+    "SetPredictor",
     "set_autoencoder",
 ]
