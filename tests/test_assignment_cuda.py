@@ -29,16 +29,16 @@ def assert_optimal(costs):
         torch.testing.assert_close(got, matrix[rows, best].sum(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("shape", [(6, 10, 10), (4, 1, 1), (4, 3, 7), (2, 1, 32), (2, 17, 17)])
+@pytest.mark.parametrize("shape", [(4, 10, 10), (4, 1, 1), (3, 3, 7), (2, 1, 32), (1, 17, 17)])
 def test_the_pairing_is_the_cheapest(shape):
     assert_optimal(torch.randn(shape))
 
 
 def test_ties_and_large_differences():
-    assert_optimal(torch.zeros(2, 6, 6))
-    assert_optimal(torch.randint(0, 3, (6, 9, 9)).float())
-    assert_optimal(torch.randn(3, 8, 8) * 10.0 ** torch.arange(-4, 4))
-    assert_optimal(torch.randn(3, 6, 6).exp().cumsum(-1).cumsum(-2))
+    assert_optimal(torch.zeros(1, 6, 6))
+    assert_optimal(torch.randint(0, 3, (2, 9, 9)).float())
+    assert_optimal(torch.randn(1, 8, 8) * 10.0 ** torch.arange(-4, 4))
+    assert_optimal(torch.randn(1, 6, 6).exp().cumsum(-1).cumsum(-2))
 
 
 def test_no_sets_and_costs_that_are_no_numbers():

@@ -5,14 +5,15 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ... import storage
 from ...checks import UserError, nearest
+from .. import files as data_files
 from . import targets
 from .arrays import Scenes
 from .blocks import blocks
@@ -39,7 +40,8 @@ class Pictured(NamedTuple):
 def twin(split: str, count: int, seed: int = 0, workers: int = 1) -> Scenes:
     """The first scenes of a twin, those that ``fspool data clevr --scenes`` makes."""
     plan = [
-        (b.seed, f"clevr/{b.split}/{b.first}", b.count, b.first) for b in _plan(seed, split, count)
+        (seed, f"clevr/{split}/{block.first}", block.count, block.first)
+        for block in blocks(seed, split, count, False)
     ]
     if workers == 1 or len(plan) < 8:
         made = [sample(*block) for block in plan]
@@ -48,10 +50,6 @@ def twin(split: str, count: int, seed: int = 0, workers: int = 1) -> Scenes:
         with ProcessPoolExecutor(min(workers, len(plan)), context, initializer=_begin) as pool:
             made = [Scenes(*map(torch.from_numpy, arrays)) for arrays in pool.map(_make, plan)]
     return Scenes(*(torch.cat(parts) for parts in zip(*made, strict=True)))
-
-
-def _plan(seed: int, split: str, count: int) -> list:
-    return blocks(seed, split, count, False)
 
 
 def _make(block: tuple) -> list:
@@ -63,22 +61,15 @@ def kept_twin(
 ) -> Scenes:
     """The same, kept in the folder of data sets where that can be written."""
     path = root / "clevr" / f"twin-{split}-{count}.safetensors"
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def make() -> dict[str, Tensor]:
+        return twin(split, count, workers=workers)._asdict()
+
     notes = {"format": 1, "split": split, "scenes": count}
-
-    def read(path: Path) -> dict[str, Tensor]:
-        tensors, found = storage.read_tensors(path)
-        if found != notes or tensors.keys() != set(Scenes._fields):
-            raise storage.Damaged(f"{path} holds something else")
-        return tensors
-
-    try:
-        tensors = storage.read_or_set_aside(path, read, say)
-        if tensors is None:
-            tensors = twin(split, count, workers=workers)._asdict()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            storage.write_tensors(path, tensors, notes)
-    except OSError:  # it is made again next time
-        tensors = tensors or twin(split, count, workers=workers)._asdict()
+    slow = count > 10_000
+    tensors = data_files.kept(path, notes, Scenes._fields, make, say, slow=slow)
     return Scenes(*(tensors[name] for name in Scenes._fields))
 
 
