@@ -102,6 +102,22 @@ def chamfer() -> None:
         chamfer.nearest(x, x, None, "squared")
 
 
+def assignment() -> None:
+    from fspool.kernels.cuda import assignment
+
+    for n, m in ((10, 10), (3, 32), (1, 1)):
+        assignment.assign(torch.randn(2, n, m))
+
+
+def rays() -> None:
+    from fspool.kernels.cuda import rays
+
+    ray, solids = torch.randn(3, 2, 300), torch.rand(8, 2, 5)
+    for point in (torch.randn(3, 2, 1), ray):
+        rays.nearest(point, ray, solids, 1e-3)
+        rays.blocked(point, ray, solids, 1e-3)
+
+
 def recurrence() -> None:
     from fspool.kernels.cuda import recurrence
 
@@ -154,5 +170,6 @@ def row_norm() -> None:
 if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
-    everything = (pool, relaxed_sort, chamfer, recurrence, lstm, neighbours, row_norm)
+    everything = (pool, relaxed_sort, chamfer, assignment, rays)
+    everything += (recurrence, lstm, neighbours, row_norm)
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

@@ -196,7 +196,7 @@ def test_workers_end_when_the_parent_is_killed_and_others_can_go_on(tmp_path, mo
         with open(folder / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    cells = choose(find("polygons"), "quick", list(names), settings)
+    cells = choose(find("polygons").preset("quick"), find("polygons"), list(names), settings)
     for where in (out, tmp_path / "undisturbed"):
         jobs = [
             job

@@ -11,7 +11,18 @@ pytest.importorskip("triton")
 
 
 @pytest.mark.parametrize(
-    "stem", ["pool", "relaxed_sort", "chamfer", "recurrence", "lstm", "neighbours", "row_norm"]
+    "stem",
+    [
+        "pool",
+        "relaxed_sort",
+        "chamfer",
+        "assignment",
+        "rays",
+        "recurrence",
+        "lstm",
+        "neighbours",
+        "row_norm",
+    ],
 )
 def test_kernels_compile_for_a_gpu(stem, tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

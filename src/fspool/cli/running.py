@@ -50,6 +50,9 @@ def run(
         list[str] | None,
         typer.Option(help="Of graphs: only this one, also one of PyG's; may be repeated."),
     ] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Only this task of dspn: boxes or states.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every cell.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     only: Annotated[
@@ -78,11 +81,13 @@ def run(
     Finished runs are kept, runs that were stopped continue where they were.
     """
     experiment = find(name)
-    cells = choose(experiment, preset, only or [], change or [], dataset or [], readout or [])
+    cells = experiment.preset(preset, dataset or [], readout or [])
+    cells = choose(of_tasks(cells, name, task or []), experiment, only or [], change or [])
     out = out or Path("runs") / f"{experiment.name}-{preset}"
     places = {"data": data, "encoders": encoders or out.parent / f"mnist-reconstruction-{preset}"}
     count = seeds or experiment.seeds[preset]
-    asked = {"--dataset": dataset, "--readout": readout, "--only": only, "--set": change}
+    asked = {"--dataset": dataset, "--readout": readout, "--task": task}
+    asked |= {"--only": only, "--set": change}
     extra = [word for name, texts in asked.items() for text in texts or [] for word in (name, text)]
     with parallel.joined(find_device(device)) as where:
         console.quiet = parallel.team().rank > 0
@@ -151,16 +156,22 @@ def watch(jobs: list[Job], options: Options, workers: int) -> list[Job]:
         raise typer.Exit(130) from None
 
 
+def of_tasks(cells: dict[str, Cell], experiment: str, tasks: Sequence[str]) -> dict[str, Cell]:
+    """The cells of these tasks; all where none is named."""
+    known = list(dict.fromkeys(cell.task for cell in cells.values() if hasattr(cell, "task")))
+    if tasks and not known:
+        raise UserError(
+            f"{experiment} has no tasks to choose from, but {tasks[0]!r} was asked for; leave "
+            "--task out."
+        )
+    wanted = [nearest("task", task, known) for task in tasks]
+    return {name: cell for name, cell in cells.items() if not wanted or cell.task in wanted}
+
+
 def choose(
-    experiment: Experiment,
-    preset: str,
-    only: list[str],
-    changes: list[str],
-    datasets: Sequence[str] = (),
-    readouts: Sequence[str] = (),
+    cells: dict[str, Cell], experiment: Experiment, only: list[str], changes: list[str]
 ) -> dict[str, Cell]:
-    """The cells of a preset that were asked for, with the settings that were asked for."""
-    cells = experiment.preset(preset, datasets, readouts)
+    """The cells that were asked for, with the settings that were asked for."""
     for pattern in only:
         if not fnmatch.filter(cells, pattern):
             nearest("only", pattern, cells)

@@ -1,12 +1,12 @@
 """The experiments of the paper, one file each: settings, presets, which tables they fill."""
 
 from ..checks import nearest
-from . import clevr, graphs, mnist_classification, mnist_reconstruction, polygons
+from . import clevr, dspn, graphs, mnist_classification, mnist_reconstruction, polygons
 from .experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (polygons, mnist_reconstruction, mnist_classification, clevr, graphs)
+    for module in (polygons, mnist_reconstruction, mnist_classification, clevr, graphs, dspn)
 }
 
 

@@ -1,6 +1,7 @@
 """The operators of `functional` and `losses` made fast and registered. Importing does that."""
 
 from . import (
+    assignment,
     by_rank,
     chamfer,
     lstm,
@@ -13,6 +14,7 @@ from . import (
 )
 
 __all__ = [
+    "assignment",
     "by_rank",
     "chamfer",
     "lstm",

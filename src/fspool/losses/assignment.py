@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..functional.dispatch import on_device
 from ..functional.inputs import exact
 from .pairs import Pairs, read_pairs
 
+SMALL = 32  # elements up to which sets are paired on the device
 ALONE = 1 << 10  # costs of a pair of sets below which threads only wait for each other
 
 
@@ -30,7 +32,7 @@ def assignment(
     """Linear assignment ("Hungarian") loss of every pair of sets.
 
     Sets of different sizes are allowed: all elements of the smaller one are paired. The pairing is
-    exact (scipy) and found on detached costs; the gradient flows through the paired costs.
+    exact and found on detached costs; the gradient flows through the paired costs.
 
     Args:
         a: ``(B, N, C)``, more leading axes allowed.
@@ -51,7 +53,9 @@ def assignment(
         >>> fspool.losses.assignment(a, b)
         tensor([2.5000])
 
-    The costs of the whole batch go to the host in one copy, which on CUDA waits for the device.
+    Sets of at most 32 elements without masks are paired where they are, on CUDA too. Otherwise
+    scipy pairs: the costs of the whole batch go to the host in one copy, which waits for the
+    device.
     """
     pairs = read_pairs(a, b, mask_a, mask_b, cost, normalise)
     with exact(a):
@@ -71,8 +75,13 @@ def assignment(
 @torch.no_grad()
 def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
     """The paired rows of a and b, (..., min(N, M)) each, -1 where there are no more."""
+    costs = pairs.matrix(pairs.a, pairs.b).flatten(0, -3)
+    masked = any(mask is not None for mask in (pairs.mask_a, pairs.mask_b))
+    operator = on_device("assign", costs)
+    if operator and not masked and max(costs.shape[1:]) <= SMALL:
+        return _match_on_device(operator, costs, pairs.batch)
+    costs = costs.cpu().numpy()
     solve = _solver()
-    costs = pairs.matrix(pairs.a, pairs.b).flatten(0, -3).cpu().numpy()
     # Where training has diverged any pairing will do: the loss is NaN, and scipy wants numbers.
     costs = np.nan_to_num(costs.astype(np.float64), nan=0.0)
     masks = [
@@ -94,7 +103,6 @@ def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
             index[0, i, : len(found[0])] = rows[found[0]]
             index[1, i, : len(found[1])] = columns[found[1]]
 
-    masked = any(mask is not None for mask in masks)
     threads = torch.get_num_threads()
     if threads < 2 or len(costs) < 2 or costs[0].size < ALONE:
         pair(0, len(costs))
@@ -104,6 +112,21 @@ def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
             list(pool.map(pair, cuts[:-1], cuts[1:]))
     index = torch.from_numpy(index).to(pairs.a.device).unflatten(1, pairs.batch)
     return index[0], index[1]
+
+
+def _match_on_device(operator, costs: Tensor, batch: tuple) -> tuple[Tensor, Tensor]:
+    """Every row of the smaller set has its partner, in order."""
+    short = costs.shape[1] <= costs.shape[2]
+    partner = operator(costs if short else costs.mT).unflatten(0, batch)
+    own = torch.arange(partner.shape[-1], device=costs.device).expand_as(partner)
+    return (own, partner) if short else (partner, own)
+
+
+def solve(costs: Tensor) -> Tensor:
+    """For every row of costs (B, N, M), N at most M, the column that it is paired with, (B, N)."""
+    solver, matrices = _solver(), np.nan_to_num(costs.double().numpy(), nan=0.0)
+    found = [solver(matrix)[1] for matrix in matrices]
+    return torch.from_numpy(np.array(found, np.int64).reshape(costs.shape[:-1]))
 
 
 def _rows(mask: np.ndarray | None, i: int, n: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import clevr_page, graph_page, mnist_page, polygon_page
+from . import clevr_page, dspn_page, graph_page, mnist_page, polygon_page
 from .parts import Parts
 from .records import Record
 
@@ -14,6 +14,7 @@ PAGES: dict[str, Callable[[dict[str, Record]], Parts]] = {
     "mnist-classification": mnist_page.classification,
     "clevr": clevr_page.parts,
     "graphs": graph_page.parts,
+    "dspn": dspn_page.parts,
 }
 
 

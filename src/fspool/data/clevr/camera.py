@@ -33,7 +33,7 @@ class Camera(NamedTuple):
 def look(place: Tensor) -> Camera:
     """Cameras at these places, looking at the origin."""
     ahead = -place / place.norm(dim=-1, keepdim=True)
-    above = torch.tensor([0.0, 0.0, 1.0], dtype=place.dtype).expand_as(place)
+    above = place.new_tensor([0.0, 0.0, 1.0]).expand_as(place)
     right = torch.linalg.cross(ahead, above)
     right = right / right.norm(dim=-1, keepdim=True)
     return Camera(place, right, torch.linalg.cross(right, ahead), ahead)
@@ -53,3 +53,29 @@ def ray(camera: Camera, columns: Tensor, rows: Tensor) -> list[Tensor]:
     right, up = (columns - WIDTH / 2) / FOCAL, (HEIGHT / 2 - rows) / FOCAL
     axes = (axis.to(columns)[..., None] for axis in (camera.ahead, camera.right, camera.up))
     return [a + right * r + up * u for a, r, u in zip(*(x.unbind(1) for x in axes), strict=True)]
+
+
+PIXEL, DEPTH = 0.3, 1e-4  # how far a stored column or row, and a stored depth, may be off
+ROUNDS = 8  # of Gauss and Newton; four are enough
+
+
+def fit(coords: Tensor, pixels: Tensor, mask: Tensor) -> Camera:
+    """The cameras that put objects ``(S, n, 3)`` at their stored columns, rows and depths.
+
+    Files do not have the camera's jitter. Three objects, the fewest, say more than enough of it:
+    columns and rows are rounded, depths are not.
+    """
+    scale = pixels.new_tensor([PIXEL, PIXEL, DEPTH], dtype=torch.float64)
+    coords, pixels = coords.double(), pixels.double()
+
+    def misses(place: Tensor) -> Tensor:
+        off = (project(look(place), coords) - pixels) / scale * mask[..., None]
+        return off.flatten(1)
+
+    place = coords.new_tensor(BASE).expand(len(coords), 3)
+    step = 1e-4 * torch.eye(3, dtype=torch.float64, device=coords.device)
+    for _ in range(ROUNDS):
+        off = misses(place)
+        slope = torch.stack([(misses(place + d) - misses(place - d)) / 2e-4 for d in step], -1)
+        place = place - torch.linalg.solve(slope.mT @ slope, slope.mT @ off[..., None])[..., 0]
+    return look(place)

@@ -1,0 +1,104 @@
+"""The pictures of CLEVR, read from PNG files for those who have them, and made small."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from ...checks import UserError
+from .. import files as data_files
+from .arrays import Scenes
+from .camera import HEIGHT, WIDTH
+from .scene_files import image_name
+
+FORMAT = 1
+MODES = {3: "RGB", 4: "RGBA"}  # v1.0 has RGBA, of which nothing is transparent
+SHARE = 256  # pictures that are read at once
+
+
+def images_folder(root: Path, split: str) -> Path | None:
+    """Where the pictures of a split are: v1.0 has them in images/train."""
+    for folder in (root / "clevr" / "CLEVR_v1.0", root / "clevr", root / "CLEVR_v1.0", root):
+        for images in (folder / "images" / split, folder / split / "images"):
+            if images.is_dir():
+                return images
+    return None
+
+
+def load_images(
+    folder: Path, split: str, scenes: Scenes, size: int, say: Callable[[str], None] = print
+) -> Tensor:
+    """A picture for every scene, uint8 ``(S, 3, size, size)``; kept beside them once it is made."""
+    paths = [folder / image_name(split, image) for image in scenes.image.tolist()]
+    stats = [_size_of(path, row) for row, path in enumerate(paths)]
+    notes = {"format": FORMAT, "size": size, "files": len(paths), "bytes": sum(stats)}
+    notes["last"] = int(scenes.image[-1])
+
+    def make() -> dict[str, Tensor]:
+        return {"images": _read_all(paths, size)}
+
+    kept = folder.parent / f"compact-{split}-{size}.safetensors"
+    return data_files.kept(kept, notes, ("images",), make, say, slow=True)["images"]
+
+
+def _size_of(path: Path, row: int) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        raise UserError(
+            f"{path}, the picture of scene {row}, is not there; expected one for every scene, so "
+            "unpack all of CLEVR's images."
+        ) from None
+
+
+def _read_all(paths: list[Path], size: int) -> Tensor:
+    made = torch.empty(len(paths), 3, size, size, dtype=torch.uint8)
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        for first in range(0, len(paths), SHARE):
+            some = range(first, min(first + SHARE, len(paths)))
+            pictures = pool.map(lambda row: read_image(paths[row], row), some)
+            made[some.start : some.stop] = shrink(torch.stack(list(pictures)), size)
+    return made
+
+
+def read_image(path: Path, row: int = 0) -> Tensor:
+    """One picture, uint8 ``(3, 320, 480)``; the row of its scene is for errors."""
+    from matplotlib.image import imread  # it comes with the reader of PNG files
+
+    try:
+        pixels = np.asarray(imread(path, format="png"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UserError(
+            f"{path}, the picture of scene {row}, cannot be read ({error}); fetch it again."
+        ) from None
+    shape = pixels.shape
+    if pixels.ndim != 3 or shape[2] not in MODES:
+        found = "grey" if pixels.ndim == 2 else f"of {shape[2]} channels"
+        raise UserError(
+            f"{path}, the picture of scene {row}, is {found}; expected RGB or RGBA, so fetch it "
+            "again."
+        )
+    if shape[:2] != (HEIGHT, WIDTH):
+        raise UserError(
+            f"{path}, the picture of scene {row}, has {shape[1]} x {shape[0]} pixels; expected "
+            f"{WIDTH} x {HEIGHT}, the original size."
+        )
+    pixels = pixels[..., :3]
+    if pixels.dtype != np.uint8:
+        pixels = (pixels * 255).round().astype(np.uint8)
+    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
+
+
+def shrink(pictures: Tensor, size: int) -> Tensor:
+    """To squares, bilinear with antialiasing; the ratio of the sides is not kept."""
+    small = interpolate(
+        pictures.float(), (size, size), mode="bilinear", align_corners=False, antialias=True
+    )
+    return small.round().clamp(0, 255).to(torch.uint8)

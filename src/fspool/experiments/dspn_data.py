@@ -1,0 +1,50 @@
+"""Pictures with their sets for training and tests, the same whoever asks."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..data import draws
+from ..data.clevr.arrays import Scenes
+from ..data.clevr.pictured import Pictured, from_files, kept_twin, picture
+from ..data.clevr.vocabulary import OBJECTS
+from ..data.files import find_root
+from ..lab.launch import cores
+
+
+class Batch(NamedTuple):
+    """Pictures, true sets, and noise that sets may start from."""
+
+    images: Tensor  # uint8 (G, B, 3, size, size)
+    sets: Tensor  # (G, B, slots, channels + 1)
+    noise: Tensor  # like sets
+
+
+@lru_cache(maxsize=2)
+def epoch_order(seeds: tuple[int, ...], epoch: int, count: int, device: torch.device) -> Tensor:
+    """All pictures in the order of an epoch, (G, count)."""
+    return draws.permutations(seeds, range(epoch, epoch + 1), "images", (count,), device)[0]
+
+
+@lru_cache(maxsize=4)
+def load_pictured(
+    source: str, root: str, split: str, count: int, size: int, task: str, device: torch.device
+) -> Pictured:
+    """Pictures are the same for both tasks, so they are made once."""
+    images, scenes = _images(source, root, split, count, size, device)
+    return picture(scenes, task, size=size, slots=OBJECTS, device=device, images=images)
+
+
+@lru_cache(maxsize=2)
+def _images(source: str, root: str, split: str, count: int, size: int, device: torch.device):
+    where = find_root(root or None)
+    if source == "files":
+        made = from_files(where, split, "boxes", size=size, device=device)
+        scenes = Scenes(*(tensor[:count] for tensor in made.scenes))
+        return made.images[:count], scenes
+    made = picture(kept_twin(where, split, count, cores()), "boxes", size=size, device=device)
+    return made.images, made.scenes
