@@ -35,7 +35,7 @@ def chunks(cell: Polygons, runs: int, device: torch.device) -> Iterator[float]:
 
 
 def compare(points: int, device: torch.device, rounds: int) -> dict:
-    cell = Polygons(points=points, steps=1 << 30)
+    cell = Polygons(points=points, steps=trainer.CHUNK * trainer.RECORDS)
     groups = {runs: chunks(cell, runs, device) for runs in (1, RUNS)}
     for group in groups.values():  # the first chunk allocates, and records its CUDA graphs
         next(group)
