@@ -10,7 +10,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from fspool import report
 from fspool.checks import UserError
-from fspool.cli import of_tasks
+from fspool.cli.running import of_tasks
 from fspool.experiments import dspn as experiment
 from fspool.experiments.dspn import EXPERIMENT, SetPrediction
 from fspool.lab import trainer

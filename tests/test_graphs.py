@@ -370,7 +370,8 @@ def test_a_whole_experiment(finished, run):
     grid = tables["Accuracy, molecules and proteins"]
     assert grid.columns == ["MUTAG"] and grid.rows[0].label == "GIN-FSPool"
     place = grid.rows[0].places[0]
-    assert place.runs == 2 and place.published == "85.9 ± 2.4" and place.verdict and place.spread
+    assert place.runs == 2 and place.published == "85.9 ± 2.4" and place.spread
+    assert not place.verdict and "The settings are not the paper's" in text  # 4 epochs, not 500
     own = found.combined(EXPERIMENT)["fspool MUTAG"].metrics
     assert place.value == f"{50 * sum(own['accuracy']):.1f}"
     labels = [row.label for row in grid.rows]
@@ -458,7 +459,7 @@ def test_a_data_set_that_is_not_known(run):
 
 def test_a_data_set_that_is_not_there(run):
     code, out, err = run("--dataset", "PTC", "--seeds", 1)
-    assert code == 1 and "fspool data tu PTC" in out and "2 of 2 groups of runs failed" in err
+    assert code == 1 and err.count("fspool data tu PTC") == 1 and not out
 
 
 def test_other_experiments_have_no_data_sets(fspool, tmp_path):

@@ -64,6 +64,14 @@ def _rank(keys, ROW: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
+def _zeros(N: tl.constexpr, BD: tl.constexpr):
+    rows = ()
+    for _ in tl.static_range(N):
+        rows = rows + (tl.zeros((1, BD), tl.float32),)
+    return rows
+
+
+@triton.jit
 def _weights(w_ptr, size, d, knots, dim, N: tl.constexpr):
     f = ()
     for i in tl.static_range(N):
@@ -99,9 +107,7 @@ def _pool(
     """``share`` sets; their weights are made again only where one has another size."""
     g, chunk, d = program(dim, BD)
     inside = d < dim
-    f = ()
-    for _ in tl.static_range(N):
-        f = f + (tl.zeros((1, BD), tl.float32),)
+    f = _zeros(N, BD)
     known = tl.full((), 0, tl.int32)
     for b in range(chunk * share, tl.minimum(chunk * share + share, batch)):
         _, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
