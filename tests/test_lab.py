@@ -5,6 +5,7 @@ import math
 import signal
 import sys
 from dataclasses import replace
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -577,6 +578,26 @@ def test_all_cores_where_the_system_does_not_say_which(monkeypatch):
     monkeypatch.delattr(launch.os, "sched_getaffinity")
     monkeypatch.setattr(launch.os, "cpu_count", lambda: 3)
     assert launch.cores() == 3
+
+
+def test_only_the_first_ctrl_c_interrupts():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), launch._interrupted_once():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)  # while the first one is dealt with
+    assert signal.getsignal(signal.SIGINT) is before
+
+    def elsewhere():
+        with launch._interrupted_once():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    seen = []
+    thread = Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [before]
 
 
 def test_ctrl_c_is_held_back_from_processes_that_start(tmp_path):
