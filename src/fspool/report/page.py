@@ -63,10 +63,9 @@ def _tables(experiment: Experiment, collection: Collection) -> str:
     grids = fill_all(experiment, collection)
     first = "".join(html_table(grid) for grid in grids if grid.published)
     others = "".join(html_table(grid) for grid in grids if not grid.published)
-    text = (
-        f"<p>{escape(verdict_sentence(grids))}</p>"
-        f"<details><summary>What level means</summary><p>{RULE}</p></details>"
-    )
+    text = f"<p>{escape(verdict_sentence(grids))}</p>"
+    if any(grid.verdicts() for grid in grids):
+        text += f"<details><summary>What level means</summary><p>{RULE}</p></details>"
     return _table_section("Beside the paper", text, first) + _table_section(
         "A closer look", "", others
     )

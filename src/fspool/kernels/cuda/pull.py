@@ -255,10 +255,10 @@ def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.d
                 *(is_wide(ordered), tile, rows, FEATURES),
                 num_warps=2,
             )
-    return finish_knots(sums, dtype)
+    return _finished(sums, dtype)
 
 
-def finish_knots(sums: Tensor, dtype: torch.dtype) -> Tensor:
+def _finished(sums: Tensor, dtype: torch.dtype) -> Tensor:
     """Partial sums (G, parts, k, D) to (G, D, k)."""
     replicas, parts, knots, dim = sums.shape
     out = torch.empty(replicas, dim, knots, dtype=dtype, device=sums.device)
