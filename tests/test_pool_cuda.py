@@ -17,7 +17,7 @@ from fspool.layouts import Packed, Padded
 from .interpreter import DEVICE
 
 pytest.importorskip("triton")  # Linux has it
-from fspool.kernels.cuda import columns, large, moves, pool, pull, sets  # noqa: E402
+from fspool.kernels.cuda import large, moves, pool, pull, sets  # noqa: E402
 
 CPU = DEVICE == "cpu"
 ALL = (None, None, None, True, True)  # full sets, with ranks and sorted rows
@@ -39,7 +39,7 @@ def poison():
 def small_tiles(monkeypatch):
     """In the interpreter sets of more than 16 rows are large, and merged from blocks of 16 rows."""
     if CPU:
-        monkeypatch.setattr(pool, "TILES", {3: (3, 0, 32, 1, None), 4: (4, 0, 32, 1, None)})
+        monkeypatch.setattr(pool, "TILES", {3: pool.TILES[3], 4: pool.TILES[4]})
         monkeypatch.setattr(pool, "TOP", 16)
         monkeypatch.setattr(shapes, "LARGEST_TILE", 16)
         monkeypatch.setattr(large, "LOGR", 3)
@@ -173,9 +173,8 @@ def test_ties_everywhere(n):
 
 @pytest.mark.parametrize("kind", ["full", "lengths", "mask"])
 @pytest.mark.parametrize("n", [5] if CPU else [1, 2, 4, 5, 8, 12, 13, 16])
-def test_a_column_a_thread(n, kind, monkeypatch):
-    """Of sets that share a program some have the weights of the one before, some have not."""
-    monkeypatch.setattr(columns, "PROGRAMS", 1)
+def test_very_small_sets(n, kind):
+    """Full ones, empty ones and others in one batch, with ties; NaN where there is no element."""
     x = draw(1, 5, n, 33 if CPU else 70)
     x[..., ::3] = x[..., ::3].round()
     sizes = torch.tensor([[n, n, 0, 1, n - 1]], device=DEVICE)

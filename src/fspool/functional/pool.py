@@ -106,6 +106,8 @@ def sorted_sum(x: Tensor, weight: Tensor, sets: Sets, keep_ranks: bool) -> tuple
         return pool_definition(x, weight, sets)
     x_grad, weight_grad = (torch.is_grad_enabled() and t.requires_grad for t in (x, weight))
     ranked = keep_ranks or x_grad or weight_grad
+    if weight_grad and weight.is_cuda:  # as its kernels read it: copied here, not also in backward
+        weight = weight.mT.contiguous().mT
     return operator(x, weight, sets.mask, sets.lengths, sets.offsets, ranked, weight_grad)[:2]
 
 

@@ -21,6 +21,7 @@ from .sorting import LOWEST, count_larger, key_of, merge_tile, sort_tile, value_
 
 LOGR, LOGC = 6, 5  # log2 of the rows of a thread and of their groups: two blocks of 1024
 ROWS = 512  # that are written at once
+SORT = 8, 8, None  # features, warps, registers
 SAMPLES = 9  # log2, of which count_larger needs more than 5
 RANK = 4, 256, 4, 4, 128  # features, rows, programs a set, warps, registers
 CHUNK = tl.constexpr(8)  # keys that are read at once
@@ -257,12 +258,13 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
         size = ordered.numel() + SPARE.value * sets.replicas * sets.batch * sets.dim
         columns = torch.empty(size, dtype=torch.int32, device=x.device)
     count, *large = sets.larger(above)
-    features = 16
+    features, warps, registers = SORT
     _sort[sets.grid(count, features)](
         *(x, weight, y, ordered.view(torch.int32), columns, *large),
         *(*sets.args, *strides(x), knots, above),
         *(wide, LOGR, LOGC, ROWS, features),
-        num_warps=16,
+        num_warps=warps,
+        maxnreg=registers,
     )
     if ranks is not None:
         features, rows, split, warps, registers = RANK

@@ -17,7 +17,7 @@ from ..shapes import (
     rows_shape,
     sorted_dtype,
 )
-from . import columns, large
+from . import large
 from .moves import scatter
 from .piecewise import load_weights
 from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
@@ -28,6 +28,8 @@ from .sorting import LOWEST, count_larger, every_group, key_of, one_group, sort_
 # log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps, and registers
 # of a thread where fewer than the compiler would take let more programs run at once.
 TILES = {
+    3: (3, 0, 32, 1, None),
+    4: (4, 0, 32, 1, 96),
     5: (5, 0, 32, 1, 168),
     6: (4, 2, 32, 4, 80),
     7: (5, 2, 32, 4, 128),
@@ -171,8 +173,6 @@ def _break_ties(
 def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
     """Launch the tiles that sets of these lengths may need: each set is found by one of them."""
     x = near(x)
-    if columns.fits(sets):
-        return columns.pool(x, sets, weight, y, ranks, ordered)
     knots = 1 if weight is None else weight.shape[1]
     above = -1
     with torch.cuda.device_of(x):
