@@ -1,6 +1,7 @@
 """Device functions: sort and rank the columns of a tile that lies in registers.
 
-A tile is (BN, BD): BN = R * C rows, padded to a power of two, of BD features. The sort is bitonic.
+A tile is (BN, BD): BN = R * C rows, padded to a power of two, of BD features. Groups of R rows are
+sorted inside a thread, by Batcher's network; a bitonic one merges the groups.
 Exchanges over less than R rows happen inside a thread (split and join), wider ones between the
 lanes of a warp (gather): no shared memory, few instructions, and little for the compiler to do.
 """
@@ -39,15 +40,12 @@ def value_of(key, dtype: tl.constexpr):
 
 
 @triton.jit
-def _exchange(x, J: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
-    """Rows at distance 2^J: the larger one first or, in every other block of 2^K rows, last."""
+def _exchange(x, J: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
+    """Rows at distance 2^J: the larger one first."""
     S: tl.constexpr = 1 << J
     A: tl.constexpr = BN // (2 * S)
     a, b = tl.split(tl.permute(tl.reshape(x, (A, 2, S * BD)), (0, 2, 1)))
     first, second = tl.maximum(a, b), tl.minimum(a, b)
-    if K > 0:
-        turned = (((tl.arange(0, A) << (J + 1)) >> K) & 1)[:, None] == 1
-        first, second = tl.where(turned, second, first), tl.where(turned, first, second)
     return tl.reshape(tl.permute(tl.join(first, second), (0, 2, 1)), (BN, BD))
 
 
@@ -70,8 +68,57 @@ def merge_tile(x, level, LOGR: tl.constexpr, R: tl.constexpr, C: tl.constexpr, B
         s >>= 1
     x = tl.reshape(x, (R * C, BD))
     for i in tl.static_range(LOGR):
-        x = _exchange(x, LOGR - 1 - i, 0, R * C, BD)
+        x = _exchange(x, LOGR - 1 - i, R * C, BD)
     return x
+
+
+@triton.jit
+def _rows(x, C: tl.constexpr, R: tl.constexpr, BD: tl.constexpr):
+    """The rows of every group, x (C, R * BD), as R tensors (C, BD)."""
+    if R == 1:
+        rows = (x,)
+    else:
+        a, b = tl.split(tl.permute(tl.reshape(x, (C, 2, (R // 2) * BD)), (0, 2, 1)))
+        rows = _rows(a, C, R // 2, BD) + _rows(b, C, R // 2, BD)
+    return rows
+
+
+@triton.jit
+def _whole(rows, C: tl.constexpr, R: tl.constexpr, BD: tl.constexpr):
+    """R tensors of one row as one, (C, R * BD)."""
+    if R == 1:
+        x = rows[0]
+    else:
+        H: tl.constexpr = R // 2
+        a, b = _whole(rows[:H], C, H, BD), _whole(rows[H:], C, H, BD)
+        x = tl.reshape(tl.permute(tl.join(a, b), (0, 2, 1)), (C, R * BD))
+    return x
+
+
+@triton.jit
+def _exchange_rows(rows, P: tl.constexpr, SET: tl.constexpr, BY: tl.constexpr):
+    """The larger of two rows first, of all ``BY`` apart whose bit P is set, or is not set."""
+    out = ()
+    for i in tl.static_range(len(rows)):
+        if ((i >> P) % 2 == SET) & (i + BY < len(rows)):
+            out = out + (tl.maximum(rows[i], rows[i + BY]),)
+        elif (i >= BY) & (((i - BY) >> P) % 2 == SET):
+            out = out + (tl.minimum(rows[i - BY], rows[i]),)
+        else:
+            out = out + (rows[i],)
+    return out
+
+
+@triton.jit
+def _sort_rows(rows, LOGR: tl.constexpr):
+    """Batcher's merge exchange, which makes fewer exchanges than a bitonic sort."""
+    for k in tl.static_range(LOGR):
+        rows = _exchange_rows(rows, LOGR - 1 - k, 0, 1 << (LOGR - 1 - k))
+        for i in tl.static_range(k):
+            rows = _exchange_rows(
+                rows, LOGR - 1 - k, 1, (1 << (LOGR - 1 - i)) - (1 << (LOGR - 1 - k))
+            )
+    return rows
 
 
 @triton.jit
@@ -80,9 +127,8 @@ def sort_tile(x, LOGR: tl.constexpr, LOGC: tl.constexpr, BD: tl.constexpr):
     R: tl.constexpr = 1 << LOGR
     C: tl.constexpr = 1 << LOGC
     x = _turned(x, 0, R, C, BD)
-    for k in tl.static_range(LOGR):
-        for i in tl.static_range(k + 1):
-            x = _exchange(x, k - i, (k + 1) % LOGR, R * C, BD)
+    rows = _sort_rows(_rows(tl.reshape(x, (C, R * BD)), C, R, BD), LOGR)
+    x = tl.reshape(_whole(rows, C, R, BD), (R * C, BD))
     x = _turned(x, 0, R, C, BD)
     for level in range(1, LOGC + 1):
         x = _turned(x, level, R, C, BD)
