@@ -89,8 +89,8 @@ def test_the_sum_is_the_loop(function, graphs):
     y = function(x, starts, sources)
     assert y.is_contiguous() and y.dtype == x.dtype
     torch.testing.assert_close(y, by_loop(x, starts, sources))
-    single = function(x.float(), starts, sources)
-    torch.testing.assert_close(single.double(), y, rtol=1e-6, atol=1e-6)
+    single = function(x.float(), starts, sources)  # the terms may cancel, their errors do not
+    assert ((single.double() - y).abs() <= 1e-6 * by_loop(x.abs(), starts, sources)).all()
 
 
 @EACH
