@@ -7,7 +7,6 @@ import fnmatch
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,11 +21,11 @@ from ..experiments.experiment import PRESETS
 from ..lab import on_ray, parallel
 from ..lab.cell import Cell
 from ..lab.display import display
-from ..lab.launch import Job, Options, cores, find_device, jobs_of, launch, refuse_others
+from ..lab.launch import Event, Job, Options, cores, find_device, jobs_of, launch, refuse_others
 from ..storage import Damaged, read_json, write_json
 from .screen import console, say
 
-Start = Callable[..., list[Job]]  # of jobs, options and what handles events; returns what failed
+Start = Callable[[list[Job], Options, Callable[[Event], None]], list[Job]]  # returns what failed
 
 
 def list_experiments() -> None:
@@ -155,7 +154,8 @@ def machines(
         raise UserError(f"{name} is {value!r}, which only Ray needs; pass --launcher ray too.")
     with parallel.joined(find_device(device)) as where:
         alone = where.type == "cuda" or parallel.team().size > 1
-        yield where, partial(launch, workers=workers or (1 if alone else cores()))
+        count = workers or (1 if alone else cores())
+        yield where, lambda jobs, options, handle: launch(jobs, options, count, handle)
 
 
 def follow(jobs: list[Job], device: torch.device) -> list[Job]:
@@ -185,7 +185,7 @@ def watch(jobs: list[Job], options: Options, start: Start) -> list[Job]:
     """Launch under a display."""
     try:
         with display(console, jobs) as view:
-            return start(jobs, options, handle=view.handle)
+            return start(jobs, options, view.handle)
     except KeyboardInterrupt:
         console.print("Stopped. The same command goes on from the last saved states.")
         raise typer.Exit(130) from None
