@@ -178,7 +178,7 @@ class Crew:
 
     def listen(self) -> None:
         """Wait for what one of the tasks tells next."""
-        for stream in self.ray.wait(list(self.working), timeout=1.0)[0]:
+        for stream in self.ray.wait(list(self.working), timeout=0.2)[0]:
             try:
                 event = self.ray.get(next(stream))
                 self._tell(event._replace(job=self.working[stream]))  # what came back is a copy
