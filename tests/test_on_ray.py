@@ -289,3 +289,15 @@ def test_torchrun_and_ray(fspool, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, error = fspool("run", "polygons", "--out", tmp_path / "out", "--launcher", "ray")
     assert code == 1 and error.startswith("torchrun started this process; leave --launcher ray out")
+
+
+def test_nothing_to_do_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert on_ray.launch([], Options(), print, ray=None, share={"num_cpus": 1}) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_who_asks_for_ray_waits_for_its_import():
+    check = "import sys, fspool.cli; raise SystemExit('ray' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", check], env=environment).returncode == 0

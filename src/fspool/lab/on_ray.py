@@ -141,6 +141,8 @@ def launch(
     workers: int | None = None,
 ) -> list[Job]:
     """Run the jobs, the largest first; return those that failed."""
+    if not jobs:
+        return []
     options = replace(options, threads=max(1, int(share["num_cpus"])))
     with _marker(jobs) as marker:
         crew = Crew(ray, share, jobs, handle)
@@ -247,8 +249,7 @@ def _paced(post: Callable[[Event], None]) -> Callable[[Event], None]:
 @contextmanager
 def _marker(jobs: list[Job]) -> Iterator[Path]:
     """A file among the runs that every worker must see."""
-    out = jobs[0].path.parents[1] if jobs else Path()
-    marker = out.absolute() / f".shared-{uuid4().hex}"
+    marker = jobs[0].path.parents[1].absolute() / f".shared-{uuid4().hex}"
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch()
     try:
