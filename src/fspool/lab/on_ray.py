@@ -60,6 +60,8 @@ def cluster(ask: Ask, device: str) -> Iterator[tuple[torch.device, Callable]]:
 
 def _import():
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    # A page of Ray's log for every worker that is lost; the display has a sentence for it.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
         import ray
     except ImportError:
