@@ -22,7 +22,7 @@ from fspool.lab.on_ray import Ask
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = {"points": 2, "batch": 2, "hidden": 4, "evaluation_sets": 8}
-CELL = Polygons(decoder="list", objective="chamfer", steps=128, **SMALL)  # two saved states
+CELL = Polygons(decoder="list", objective="chamfer", steps=96, **SMALL)  # two saved states
 OFTEN = Options(save_every=0)
 
 
