@@ -1,5 +1,5 @@
 PYTHON ?= python3
-EXTRAS := dev,lab,docs,pyg
+EXTRAS := dev,lab,docs,pyg,ray
 # Rooms that must each keep 95 % of their lines covered.
 GATED  := checks storage sets layouts functional losses kernels nn integrations models data lab experiments report cli
 

@@ -1,11 +1,15 @@
 """Batch normalisation of replicas: each one is nn.BatchNorm1d over the rows that it has."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
 
 from fspool.lab.replicas import stack
 from fspool.models.batch_norm import BatchNorm
+from fspool.models.shared_norm import shared_norm
 
 NAN = float("nan")
 ROWS = [7, 2, 30]
@@ -156,3 +160,68 @@ def test_compiled():
 
     torch.testing.assert_close(step(compiled), step(layer), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(other.running_var, layer.running_var)
+
+
+# --------------------------------------------------------------------------------------------------
+# A batch that several processes have shares of: here they are threads
+
+
+class Together:
+    """Adds up tensors of all threads, once all have given theirs."""
+
+    def __init__(self, count):
+        self.given, self.turn = [None] * count, threading.Barrier(count)
+
+    def of(self, rank):
+        def add_up(tensors):
+            self.given[rank] = [tensor.clone() for tensor in tensors]
+            self.turn.wait(timeout=30)
+            for tensor, *parts in zip(tensors, *self.given, strict=True):
+                tensor.copy_(sum(parts))
+            self.turn.wait(timeout=30)
+
+        return add_up
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (1, 2, 4), (5,)])
+def test_shares_are_normalised_as_the_whole(sizes):
+    x = 10 * torch.randn(sum(sizes), 4, 3, 2, dtype=torch.float64) + 100
+    g, weight, bias = torch.randn_like(x), *torch.randn(2, 4, dtype=torch.float64)
+    together = Together(len(sizes))
+
+    def work(rank):
+        part = x.split(sizes)[rank].clone().requires_grad_()
+        own = [t.clone().requires_grad_() for t in (weight, bias)]
+        running = [torch.zeros(4).double(), torch.ones(4).double()]
+        y = shared_norm(part, *running, *own, together.of(rank))
+        gradients = torch.autograd.grad(y, (part, *own), g.split(sizes)[rank])
+        return y.detach(), *gradients, *running
+
+    with ThreadPoolExecutor(len(sizes)) as threads:
+        y, dx, dweight, dbias, mean, var = zip(*threads.map(work, range(len(sizes))), strict=True)
+    whole, own = x.clone().requires_grad_(), [t.clone().requires_grad_() for t in (weight, bias)]
+    running = [torch.zeros(4).double(), torch.ones(4).double()]
+    expected = nn.functional.batch_norm(whole, *running, *own, training=True)
+    torch.testing.assert_close(torch.cat(y), expected)
+    for made, right in zip(
+        (torch.cat(dx), sum(dweight), sum(dbias)),
+        torch.autograd.grad(expected, (whole, *own), g),
+        strict=True,
+    ):
+        torch.testing.assert_close(made, right)
+    for each in (mean, var):
+        assert all(torch.equal(each[0], other) for other in each)
+    torch.testing.assert_close([mean[0], var[0]], running)
+
+
+def test_shares_of_bfloat16_maps():
+    x = torch.randn(4, 3, 8, 8).bfloat16().to(memory_format=torch.channels_last).requires_grad_()
+    own, running = [torch.ones(3), torch.zeros(3)], [torch.zeros(3), torch.ones(3)]
+    y = shared_norm(x, *running, *own, lambda tensors: None)
+    expected = nn.functional.batch_norm(x, torch.zeros(3), torch.ones(3), *own, training=True)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y, expected)
+    g = torch.randn_like(y)
+    made, right = (torch.autograd.grad(t, x, g)[0] for t in (y, expected))
+    assert made.dtype == torch.bfloat16
+    torch.testing.assert_close(made, right, rtol=0.02, atol=0.02)

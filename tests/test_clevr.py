@@ -1,11 +1,8 @@
 """The experiment with questions: from files to tables, in pieces, by several processes."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -24,6 +21,7 @@ from fspool.models.clevr import POOLS, QuestionAnswering
 from fspool.storage import read_tensors
 
 from . import clevr
+from .processes import torchrun
 
 SMALL = {"hidden": 8, "width": 8, "embedding": 4, "batch": 32, "epochs": 3, "knots": 4}
 CPU = torch.device("cpu")
@@ -196,29 +194,14 @@ def test_a_run_that_was_stopped_goes_on(twin):
 # Several processes
 
 
-def torchrun(twin, out, processes, *options):
-    script = "from fspool.cli import main; main()"
-    (out.parent / "start.py").write_text(script)
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={processes}", str(out.parent / "start.py"), "run", "clevr"]
-    command += ["--preset", "paper", "--data", twin, "--out", out, "--only", "fspool"]
-    command += ["--seeds", "1", "--device", "cpu", "--set", "precision=float32"]
-    command += ["--set", "epochs=2", "--set", "learning_rate=0.001", *options]
-    return subprocess.run(
-        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=300
-    )
-
-
 def test_two_processes_give_the_curve_of_one(tmp_path, twin, fspool):
-    options = ("--set", "batch=32")
-    ended = torchrun(twin, tmp_path / "two", 2, *options)
+    command = ["run", "clevr", "--preset", "paper", "--data", twin, "--only", "fspool"]
+    command += ["--seeds", 1, "--device", "cpu", "--set", "precision=float32", "--set", "epochs=2"]
+    command += ["--set", "learning_rate=0.001", "--set", "batch=32"]
+    ended = torchrun(tmp_path, 2, *command, "--out", tmp_path / "two")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("CLEVR: questions about scenes") == 1  # one of them speaks
-    arguments = ("run", "clevr", "--preset", "paper", "--data", twin, "--out", tmp_path / "one")
-    more = ("--only", "fspool", "--seeds", 1, "--workers", 1, "--set", "precision=float32")
-    more += ("--set", "epochs=2", "--set", "learning_rate=0.001")
-    assert fspool(*arguments, *more, *options)[0] == 0
+    assert fspool(*command, "--workers", 1, "--out", tmp_path / "one")[0] == 0
     one, two = (
         json.loads((tmp_path / name / "fspool/seeds-0-0/result.json").read_text())
         for name in ("one", "two")

@@ -8,7 +8,7 @@ from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import smooth_l1_loss
 
-from fspool import report
+from fspool import report, storage
 from fspool.checks import UserError
 from fspool.cli.running import of_tasks
 from fspool.experiments import dspn as experiment
@@ -19,6 +19,8 @@ from fspool.lab.replicas import stack
 from fspool.models import DSPN, ImageEncoder, ImplicitDSPN, PairEncoder
 from fspool.models.dspn import conjugate_gradients
 from fspool.report.page import page
+
+from .processes import torchrun
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 pools = pytest.mark.parametrize("pool", ["fspool", "sum", "max"])
@@ -382,6 +384,39 @@ def test_training_goes_on_where_it_was(cell):
     assert all(torch.equal(a, b) for a, b in zip(batches[1], again[0], strict=True))
     epoch = torch.cat([b.sets for b in cell().batches([0], range(2), device)], 1)
     assert len(epoch[0].flatten(1).unique(dim=0)) == 8  # every scene once
+
+
+def test_two_processes_give_the_curve_of_one(tmp_path, fspool):
+    """Batch normalisation, too, is that of the whole batch."""
+    command = ["run", "dspn", "--only", "boxes-fspool", "--device", "cpu", "--no-page"]
+    command += ["--data", tmp_path / "data", "--set", "dtype=float64"]
+    for setting in ("steps=6", "batch=8", "scenes=16", "test_scenes=8", "iterations=3"):
+        command += ["--set", setting]
+    ended = torchrun(tmp_path, 2, *command, "--out", tmp_path / "two")
+    assert ended.returncode == 0, ended.stderr
+    assert fspool(*command, "--workers", 1, "--out", tmp_path / "one")[0] == 0
+    one, two = (tmp_path / name / "boxes-fspool/seeds-0-0" for name in ("one", "two"))
+    a, b = (storage.read_json(path / "result.json") for path in (one, two))
+    (a,), (b,) = a["curve"], b["curve"]
+    assert a["loss"] == pytest.approx(b["loss"], rel=1e-9)
+    a, b = (storage.read_tensors(path / "model.safetensors")[0] for path in (one, two))
+    for name, tensor in a.items():  # running means and variances among them
+        torch.testing.assert_close(b[name], tensor, rtol=1e-6, atol=1e-8, msg=name)
+
+
+@pytest.mark.parametrize("inner", ["dspn", "idspn"])
+def test_shares_of_a_batch_add_up(cell, inner):
+    own = cell(inner=inner, dtype="float64")
+    model = trainer.build(own, [0, 1], torch.device("cpu")).eval()  # known mean and variance
+    (batch,) = own.batches([0, 1], range(1), torch.device("cpu"))
+    shares = [own.share(batch, rank, 2) for rank in range(2)]
+    assert torch.equal(torch.cat([share.images for share in shares], 1), batch.images)
+    losses = [own.loss(own.output(model, part), part, None) for part in (batch, *shares)]
+    torch.testing.assert_close(losses[1] + losses[2], losses[0])
+    with pytest.raises(UserError, match="batch is 4, which 3 processes cannot share evenly"):
+        own.share(batch, 0, 3)
+    with pytest.raises(UserError, match="original is True: its inner steps depend on the size"):
+        cell(original=True).share(batch, 0, 2)
 
 
 @on_cuda

@@ -582,7 +582,7 @@ def test_all_cores_where_the_system_does_not_say_which(monkeypatch):
 
 def test_only_the_first_ctrl_c_interrupts():
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), launch._interrupted_once():
+    with pytest.raises(KeyboardInterrupt), launch.interrupted_once():
         try:
             signal.raise_signal(signal.SIGINT)
         finally:
@@ -590,7 +590,7 @@ def test_only_the_first_ctrl_c_interrupts():
     assert signal.getsignal(signal.SIGINT) is before
 
     def elsewhere():
-        with launch._interrupted_once():
+        with launch.interrupted_once():
             seen.append(signal.getsignal(signal.SIGINT))
 
     seen = []

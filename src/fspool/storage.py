@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,12 +24,17 @@ class Damaged(Exception):
 
 def write(path: Path, content: bytes) -> None:
     """Replace a file as a whole: whoever is killed or runs out of disk here leaves the old one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = part_of(path)
     try:
         part.write_bytes(content)
         give_name(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def part_of(path: Path) -> Path:
+    """Where a file is written until it is whole: no other process does, of any machine."""
+    return path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}.part")
 
 
 def give_name(part: Path, path: Path) -> None:

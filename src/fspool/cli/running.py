@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import shlex
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -18,12 +18,14 @@ from .. import report
 from ..checks import UserError, nearest
 from ..experiments import EXPERIMENTS, Experiment, find
 from ..experiments.experiment import PRESETS
-from ..lab import parallel
+from ..lab import on_ray, parallel
 from ..lab.cell import Cell
 from ..lab.display import display
-from ..lab.launch import Job, Options, cores, find_device, jobs_of, launch, refuse_others
+from ..lab.launch import Event, Job, Options, cores, find_device, jobs_of, launch, refuse_others
 from ..storage import Damaged, read_json, write_json
 from .screen import console, say
+
+Start = Callable[[list[Job], Options, Callable[[Event], None]], list[Job]]  # returns what failed
 
 
 def list_experiments() -> None:
@@ -71,6 +73,20 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes (default: one a core, one on CUDA).")
     ] = None,
+    launcher: Annotated[
+        str, typer.Option(help="local, or ray: the groups of runs over a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of a Ray cluster, or auto (default: one on this machine)."),
+    ] = None,
+    cpus: Annotated[
+        float | None, typer.Option(min=0.01, help="With Ray: cores of a group (default: 1).")
+    ] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=1, help="With Ray: part of a GPU of a group (default: 1)."),
+    ] = None,
     save_every: Annotated[float, typer.Option(min=0, help="Seconds between saved states.")] = 10.0,
     tensorboard: Annotated[bool, typer.Option(help="Also write loss curves for it.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace runs of other settings.")] = False,
@@ -89,7 +105,8 @@ def run(
     asked = {"--dataset": dataset, "--readout": readout, "--task": task}
     asked |= {"--only": only, "--set": change}
     extra = [word for name, texts in asked.items() for text in texts or [] for word in (name, text)]
-    with parallel.joined(find_device(device)) as where:
+    share = {"address": address, "cpus": cpus, "gpus": gpus}
+    with machines(launcher, device, workers, share) as (where, start):
         console.quiet = parallel.team().rank > 0
         cells = parallel.first_then_others(
             lambda: {key: cell.at(**places) for key, cell in cells.items()}, where
@@ -115,12 +132,30 @@ def run(
             console.print(
                 f"{len(jobs) - len(left)} of {len(jobs)} groups of runs were finished before."
             )
-        alone = where.type == "cuda" or parallel.team().size > 1
-        failed = watch(follow(left, where), options, workers or (1 if alone else cores()))
+        failed = watch(follow(left, where), options, start)
         if len(failed) < len(jobs) and parallel.team().rank == 0:
             show(report.collect(out), out / "report.html" if page else None)
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} groups of runs failed; see above.")
+
+
+@contextmanager
+def machines(
+    launcher: str, device: str, workers: int | None, share: dict[str, object]
+) -> Iterator[tuple[torch.device, Start]]:
+    """What the runs are trained on, and what launches them there."""
+    given = {name: value for name, value in share.items() if value is not None}
+    if nearest("launcher", launcher, ("local", "ray")) == "ray":
+        with on_ray.cluster(on_ray.Ask(workers=workers, **given), device) as found:
+            yield found
+        return
+    if given:
+        (name, value), *_ = given.items()
+        raise UserError(f"{name} is {value!r}, which only Ray needs; pass --launcher ray too.")
+    with parallel.joined(find_device(device)) as where:
+        alone = where.type == "cuda" or parallel.team().size > 1
+        count = workers or (1 if alone else cores())
+        yield where, lambda jobs, options, handle: launch(jobs, options, count, handle)
 
 
 def follow(jobs: list[Job], device: torch.device) -> list[Job]:
@@ -146,11 +181,11 @@ def show(results: report.Collection, page: Path | None) -> None:
         say([f"Open {page} in a browser."])
 
 
-def watch(jobs: list[Job], options: Options, workers: int) -> list[Job]:
+def watch(jobs: list[Job], options: Options, start: Start) -> list[Job]:
     """Launch under a display."""
     try:
         with display(console, jobs) as view:
-            return launch(jobs, options, workers, view.handle)
+            return start(jobs, options, view.handle)
     except KeyboardInterrupt:
         console.print("Stopped. The same command goes on from the last saved states.")
         raise typer.Exit(130) from None

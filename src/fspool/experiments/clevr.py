@@ -13,12 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils import _pytree as pytree
 
 from ..checks import UserError, check_count, nearest
 from ..data.clevr.batches import Desk, QuestionBatch, train_batches, tried_batches
 from ..data.clevr.vocabulary import ANSWERS, OBJECTS, WORDS
 from ..data.files import find_root
+from ..lab import parallel
 from ..lab.cell import Cell, Evaluation, place
 from ..models.clevr import POOLS, QuestionAnswering
 from ..nn.knots import INITS
@@ -138,14 +138,7 @@ class ClevrCell(Cell):
         return losses.unflatten(0, batch.answers.shape).sum(-1) / batch.count.squeeze(-1)
 
     def share(self, batch: QuestionBatch, rank: int, size: int) -> QuestionBatch:
-        if self.batch % size:
-            raise UserError(
-                f"batch is {self.batch}, which {size} processes cannot share evenly; start as many "
-                "as divide it."
-            )
-        rows = slice(rank * (self.batch // size), (rank + 1) * (self.batch // size))
-        own = pytree.tree_map(lambda tensor: tensor[:, rows], batch)
-        return own._replace(count=batch.count)
+        return parallel.even_share(batch, rank, size)
 
     def trials(self, seeds: Sequence[int], device: torch.device) -> list[QuestionBatch]:
         desk = self.desk("val", device)

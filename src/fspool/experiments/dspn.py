@@ -20,6 +20,7 @@ from ..checks import UserError, check_count, nearest
 from ..data import draws
 from ..data.clevr.pictured import CHANNELS, TASKS, Pictured
 from ..data.clevr.render import SIZE
+from ..lab import parallel
 from ..lab.cell import Cell, Evaluation, place
 from ..lab.replicas import select
 from ..losses import assignment
@@ -111,6 +112,8 @@ class SetPrediction(Cell):
 
     def model(self) -> SetPredictor:
         images = ImageEncoder(self.size, self.dim, self.trunk, self.precision)
+        if parallel.team().size > 1:
+            images.share_batches(parallel.add_up)
         form = {"pool": self.pool, "knots": self.knots, "divided": self.inner == "dspn"}
         encoder = PairEncoder(self.channels + 1, self.dim, **form)
         settings = {"iterations": self.iterations, "rate": self.inner_rate}
@@ -132,8 +135,8 @@ class SetPrediction(Cell):
 
     def loss(self, output: Tensor, batch: Batch, matched: None) -> Tensor:
         found = output[..., :-1].unflatten(-1, batch.sets.shape[-2:])
-        loss = assignment(found, batch.sets, cost="huber").mean(-1)
-        return loss + self.representation * output[..., -1].mean(-1)
+        losses = assignment(found, batch.sets, cost="huber") + self.representation * output[..., -1]
+        return losses.sum(-1) / batch.count.squeeze(-1)
 
     def rate(self, step: int) -> float:
         left = (self.steps - step) / max(1.0, self.decay * self.steps)
@@ -148,13 +151,24 @@ class SetPrediction(Cell):
             rows = self._rows(tuple(seeds), step, len(data.images), device)
             noise = self._noise(seeds, range(step, step + 1), "noise", rows.shape[1], device)[0]
             sets = data.sets[rows].to(self.torch_dtype)
-            yield Batch(data.images[rows], sets, noise)
+            yield Batch(data.images[rows], sets, noise, self._count(sets))
 
     def _rows(self, seeds: tuple[int, ...], step: int, count: int, device) -> Tensor:
         """The pictures of a step, (G, B); a last batch that is not full is left out."""
         batch = min(self.batch, count)
         epoch, at = divmod(step, count // batch)
         return epoch_order(seeds, epoch, count, device)[:, at * batch : (at + 1) * batch]
+
+    def _count(self, sets: Tensor) -> Tensor:
+        return sets.new_full((len(sets), 1), sets.shape[1])
+
+    def share(self, batch: Batch, rank: int, size: int) -> Batch:
+        if self.original:
+            raise UserError(
+                "original is True: its inner steps depend on the size of the batch, which several "
+                "processes cannot share; start fspool without torchrun."
+            )
+        return parallel.even_share(batch, rank, size)
 
     def _noise(self, seeds, steps: range, purpose: str, batch: int, device) -> Tensor:
         shape = (batch, SLOTS, self.channels + 1)
@@ -206,7 +220,8 @@ class SetPrediction(Cell):
         )
         steps = range(rows.start, rows.start + 1)
         noise = self._noise(seeds, steps, "test noise", len(rows), images.device)[0]
-        return Batch(images, sets.to(self.torch_dtype), noise)
+        sets = sets.to(self.torch_dtype)
+        return Batch(images, sets, noise, self._count(sets))
 
     def _shown(self, model: SetPredictor, data: Pictured, seeds: Sequence[int]) -> dict:
         """The first test pictures, as scenes, and what the first run finds in them, by step."""

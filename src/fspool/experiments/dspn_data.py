@@ -13,6 +13,7 @@ from ..data.clevr.arrays import Scenes
 from ..data.clevr.pictured import Pictured, from_files, kept_twin, picture
 from ..data.clevr.vocabulary import OBJECTS
 from ..data.files import find_root
+from ..lab import parallel
 from ..lab.launch import cores
 
 
@@ -22,6 +23,7 @@ class Batch(NamedTuple):
     images: Tensor  # uint8 (G, B, 3, size, size)
     sets: Tensor  # (G, B, slots, channels + 1)
     noise: Tensor  # like sets
+    count: Tensor  # (G, 1), pictures of the batch, of which several processes may have a share each
 
 
 @lru_cache(maxsize=2)
@@ -46,5 +48,6 @@ def _images(source: str, root: str, split: str, count: int, size: int, device: t
         made = from_files(where, split, "boxes", size=size, device=device)
         scenes = Scenes(*(tensor[:count] for tensor in made.scenes))
         return made.images[:count], scenes
-    made = picture(kept_twin(where, split, count, cores()), "boxes", size=size, device=device)
+    scenes = parallel.first_then_others(lambda: kept_twin(where, split, count, cores()), device)
+    made = picture(scenes, "boxes", size=size, device=device)
     return made.images, made.scenes

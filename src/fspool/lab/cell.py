@@ -116,8 +116,8 @@ class Cell:
     def share(self, batch: Any, rank: int, size: int) -> Any:
         """The part of a batch that one of several processes has, whose losses add up."""
         raise UserError(
-            f"{size} processes were started for one training, which only clevr can share; start "
-            "fspool without torchrun."
+            f"{size} processes were started for one training, which only clevr and dspn can share; "
+            "start fspool without torchrun."
         )
 
     def share_trials(self, trials: Any, rank: int, size: int) -> Any:

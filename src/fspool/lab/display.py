@@ -50,6 +50,7 @@ class Bars:
     def handle(self, event: Event) -> None:
         label = event.job.label
         if event.kind == "start":
+            self._remove(label)  # it starts again where its worker was lost
             steps = event.job.cell.steps or None
             self.tasks[label] = self.progress.add_task(label, total=steps, note="")
         elif event.kind == "step":
@@ -62,9 +63,12 @@ class Bars:
         else:
             self._end(event)
 
-    def _end(self, event: Event) -> None:
-        if (task := self.tasks.pop(event.job.label, None)) is not None:
+    def _remove(self, label: str) -> None:
+        if (task := self.tasks.pop(label, None)) is not None:
             self.progress.remove_task(task)
+
+    def _end(self, event: Event) -> None:
+        self._remove(event.job.label)
         self.progress.advance(self.all)
         if event.kind == "failed":
             text = f"{event.job.label} failed: {event.text}"
@@ -89,6 +93,7 @@ class Lines:
         label, now = event.job.label, time.monotonic()
         if event.kind == "start":
             self.spoke[label] = now
+            self.began.pop(label, None)
         elif event.kind == "step":
             began, first = self.began.setdefault(label, (now, event.step))
             if now - self.spoke[label] >= PAUSE and event.step > first:

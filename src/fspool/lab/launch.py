@@ -82,6 +82,7 @@ class Options:
     save_every: float = 10.0
     overwrite: bool = False
     tensorboard: bool = False
+    patience: float | None = None  # seconds that others get to let go of a folder
 
 
 class Event(NamedTuple):
@@ -224,7 +225,8 @@ def _claim(
     """Take the job's folder, and see how far it is; None where there is nothing to do."""
     folder = RunFolder(job.path, lambda text: post(Event(job, "say", text=text)))
     try:
-        held.enter_context(folder.claim(job.config, overwrite=options.overwrite))
+        ways = {"overwrite": options.overwrite, "patience": options.patience}
+        held.enter_context(folder.claim(job.config, **ways))
         if folder.finished:
             post(Event(job, "done", text="was finished"))
             return None
@@ -310,7 +312,7 @@ def launch(
     jobs: list[Job], options: Options, workers: int, handle: Callable[[Event], None]
 ) -> list[Job]:
     """Run the jobs, the largest first; return those that failed."""
-    groups = sorted(bundles(jobs, torch.device(options.device)), key=_effort, reverse=True)
+    groups = largest_first(bundles(jobs, torch.device(options.device)))
     workers = max(1, min(workers, len(groups)))
     threads = min(torch.get_num_threads(), cores() // workers)  # OMP_NUM_THREADS may ask for less
     options = replace(options, threads=max(1, threads))
@@ -321,7 +323,7 @@ def launch(
 
 
 @contextmanager
-def _interrupted_once():
+def interrupted_once():
     """A second Ctrl-C must not break off what the first one began: the end of the processes."""
 
     def once(*_) -> None:
@@ -338,7 +340,7 @@ def _interrupted_once():
         signal.signal(signal.SIGINT, before)
 
 
-@_interrupted_once()
+@interrupted_once()
 def _launch_processes(groups, options, workers, handle) -> list[Job]:
     context = multiprocessing.get_context("spawn")
     events = context.SimpleQueue()
@@ -397,6 +399,10 @@ def _end_with_parent() -> None:
 
 def _work(jobs: list[Job], options: Options) -> list[Job]:
     return perform(jobs, options, _post)
+
+
+def largest_first(groups: list[list[Job]]) -> list[list[Job]]:
+    return sorted(groups, key=_effort, reverse=True)
 
 
 def _effort(jobs: list[Job]) -> int:

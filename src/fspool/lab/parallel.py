@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed
+from torch.utils import _pytree as pytree
+
+from ..checks import UserError
 
 
 class Team(NamedTuple):
@@ -62,6 +65,22 @@ def make_same(tensors: Sequence[Tensor]) -> None:
             own = tensor.contiguous()
             distributed.broadcast(own, 0)
             tensor.copy_(own)
+
+
+def even_share(batch: Any, rank: int, size: int) -> Any:
+    """The sets of a batch that one process has, of tensors (G, B, ...).
+
+    ``count``, how many the whole batch has, stays: losses that are divided by it add up.
+    """
+    length = batch[0].shape[1]
+    if length % size:
+        raise UserError(
+            f"batch is {length}, which {size} processes cannot share evenly; start as many as "
+            "divide it."
+        )
+    rows = slice(rank * (length // size), (rank + 1) * (length // size))
+    own = pytree.tree_map(lambda tensor: tensor[:, rows], batch)
+    return own._replace(count=batch.count)
 
 
 def agreed(value: Any, device: torch.device | str = "cpu") -> Any:

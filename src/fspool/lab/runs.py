@@ -61,11 +61,11 @@ class RunFolder:
         return self._read("config.json", storage.read_json)
 
     @contextmanager
-    def claim(self, config: dict, *, overwrite: bool = False):
+    def claim(self, config: dict, *, overwrite: bool = False, patience: float | None = None):
         """Hold the folder for this configuration: no other process, no other configuration."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as lock:
-            self._wait_for(lock)
+            self._wait_for(lock, PATIENCE if patience is None else patience)
             for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
                 part.unlink()
             found = self.config()
@@ -150,8 +150,8 @@ class RunFolder:
             if path.name != "lock" and ".damaged-" not in path.name:
                 away(path)
 
-    def _wait_for(self, lock) -> None:
-        deadline = time.monotonic() + PATIENCE
+    def _wait_for(self, lock, patience: float) -> None:
+        deadline = time.monotonic() + patience
         while True:
             try:
                 return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

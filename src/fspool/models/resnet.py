@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..checks import check_count, nearest
+from .shared_norm import AddUp, shared_norm
 
 TRUNKS = {  # blocks of each stage, and their channels
     "resnet34": ((3, 4, 6, 3), (64, 128, 256, 512)),
@@ -43,10 +44,14 @@ class Norm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("running_var", torch.ones(dim))
+        self.add_up: AddUp | None = None  # where several processes share a batch
 
     def forward(self, x: Tensor, g: int) -> Tensor:
         own = (self.running_mean, self.running_var, self.weight, self.bias)
-        return F.batch_norm(x, *(_of(tensor, g, 1) for tensor in own), self.training)
+        own = (_of(tensor, g, 1) for tensor in own)
+        if self.training and self.add_up is not None:
+            return shared_norm(x, *own, self.add_up)
+        return F.batch_norm(x, *own, self.training)
 
 
 class Block(nn.Module):
@@ -97,6 +102,15 @@ class ImageEncoder(nn.Module):
         self.down, self.down_norm = Conv(into, dim, 3, 2, 1), Norm(dim)
         self.out = Conv(dim, dim, -(-last // 2))
         self.down_bias, self.out_bias = (nn.Parameter(torch.zeros(dim)) for _ in range(2))
+
+    def share_batches(self, add_up: AddUp) -> None:
+        """Normalise as if the shares of a batch that several processes have were in one.
+
+        ``add_up`` replaces tensors by their sums over all processes.
+        """
+        for module in self.modules():
+            if isinstance(module, Norm):
+                module.add_up = add_up
 
     def forward(self, images: Tensor) -> Tensor:
         self._check(images)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,7 +28,7 @@ class List:
 
     def __init__(self, path: Path, key: str, info: dict) -> None:
         self.path, self.key, self.info = path, key, info
-        self.part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self.part = storage.part_of(path)
         self.count = 0
 
     def __enter__(self) -> List:
