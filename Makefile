@@ -1,7 +1,7 @@
 PYTHON ?= python3
 EXTRAS := dev,lab,docs,pyg
 # Rooms that must each keep 95 % of their lines covered.
-GATED  := checks storage sets layouts functional losses kernels nn integrations models data lab experiments report cli
+GATED  := checks compat storage sets layouts functional losses kernels nn integrations models data lab experiments report cli
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
