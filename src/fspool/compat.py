@@ -15,6 +15,8 @@ from torch import Tensor
 
 from .checks import UserError, check_floating
 
+__all__ = ["from_reference"]
+
 
 class Kind(NamedTuple):
     """What a dict may be of: names there, as patterns, and the names here; None is left out.
