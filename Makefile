@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.complete
 export PIP_CONSTRAINT       := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
-.PHONY: help polygons test lint unit chromium docs bench results verify wheel check-wheel clean
+.PHONY: help polygons test lint unit chromium docs check-site bench results verify wheel check-wheel clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -20,7 +20,7 @@ help: ## list the targets
 polygons: $(STAMP) ## the paper's main claim, trained on the CPU in a minute or two: tables and a page
 	$(VENV)/bin/fspool run polygons --preset quick --device cpu
 
-test: lint verify unit docs check-wheel ## all that must pass: lint, figures, tests with coverage, pages, the wheel
+test: lint verify unit check-site check-wheel ## all that must pass: lint, figures, tests with coverage, pages, the wheel
 
 # The stamp is written last, so that an environment whose build was interrupted starts again from nothing.
 # A complete but stale one is brought up to date in place.
@@ -52,6 +52,9 @@ verify: $(STAMP) ## make every figure that the README, RESULTS.md and the docs q
 
 docs: $(STAMP) ## build the pages into docs/_build/html, warnings are errors
 	$(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+check-site: docs chromium ## open every page in a browser: links, errors, a phone's width
+	$(PY) -m pytest -q tests/check_site.py
 
 bench: $(STAMP) ## run the benchmarks; choose with ARGS="..."
 	$(PY) -m benchmarks $(ARGS)

@@ -17,6 +17,7 @@ EXTRA = """
 p, figure { margin: 0.4rem 0; }
 p.hint { font-size: 0.85rem; color: var(--soft); }
 .stage { text-align: left; }
+.stage h3 { padding: 0; }
 .stage .numbers { color: var(--soft); }
 """
 
@@ -38,8 +39,8 @@ def style() -> str:
     light, dark = re.findall(r":root \{(.*?)\}", text, re.DOTALL)
     rules = text.partition("/* The figure that turns */")[2].partition("/* Tables */")[0]
     narrow = text[text.rindex("@media (max-width") :]
-    at_night = f"@media (prefers-color-scheme: dark) {{ body:not([data-theme=light]) .turning {{{dark}}} }}"
+    by_night = f"body:not([data-theme=light]) .turning {{{dark}}}"
     return (
-        f".turning {{{light}}}\n{at_night}\nbody[data-theme=dark] .turning {{{dark}}}\n"
-        f".turning {{ {EXTRA} {rules} {narrow} }}"
+        f".turning {{{light}}}\n@media (prefers-color-scheme: dark) {{ {by_night} }}\n"
+        f"body[data-theme=dark] .turning {{{dark}}}\n.turning {{ {EXTRA} {rules} {narrow} }}"
     )
