@@ -51,7 +51,7 @@ verify: $(STAMP) ## make every figure that the README, RESULTS.md and the docs q
 	$(PY) tools/verify.py
 
 docs: $(STAMP) ## build the pages into docs/_build/html, warnings are errors
-	$(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(PY) -m sphinx -j auto -W --keep-going -b html docs docs/_build/html
 
 check-site: docs chromium ## open every page in a browser: links, errors, a phone's width
 	$(PY) -m pytest -q tests/check_site.py
