@@ -86,6 +86,8 @@ def differences(root: Path) -> Iterator[str]:
 
 def written(root: Path) -> dict[str, bytes]:
     """The files as the commands write them, made in another folder from those of ``root``."""
+    from matplotlib import rc_context
+
     from benchmarks import __main__ as benchmarks
     from benchmarks import plot, results
     from fspool import report
@@ -101,8 +103,9 @@ def written(root: Path) -> dict[str, bytes]:
         for device, names in benchmarks.PAGES.items():
             kept = root / "benchmarks" / "results" / f"{device}.csv"
             benchmarks.write_tables([copies[name] for name in names], device, kept)
-        plot.draw(results.read(kept), copies["docs/_static/sweep.svg"])
-        pictures.idea(copies["docs/_static/idea.svg"])
+        with rc_context():  # their look is theirs alone
+            plot.draw(results.read(kept), copies["docs/_static/sweep.svg"])
+            pictures.idea(copies["docs/_static/idea.svg"])
         for name, copy in copies.items():
             made[name] = copy.read_bytes()
     return made
