@@ -1,7 +1,7 @@
 PYTHON ?= python3
 EXTRAS := dev,lab,docs,pyg,ray
 # Rooms that must each keep 95 % of their lines covered.
-GATED  := checks storage sets layouts functional losses kernels nn integrations models data lab experiments report cli
+GATED  := checks compat storage sets layouts functional losses kernels nn integrations models data lab experiments report cli
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.complete
 export PIP_CONSTRAINT       := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
-.PHONY: help polygons test lint unit chromium docs bench results wheel check-wheel clean
+.PHONY: help polygons test lint unit chromium docs check-site bench results verify wheel check-wheel clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -20,7 +20,7 @@ help: ## list the targets
 polygons: $(STAMP) ## the paper's main claim, trained on the CPU in a minute or two: tables and a page
 	$(VENV)/bin/fspool run polygons --preset quick --device cpu
 
-test: lint unit docs check-wheel ## all that must pass: lint, tests with coverage, pages, the wheel
+test: lint verify unit check-site check-wheel ## all that must pass: lint, figures, tests with coverage, pages, the wheel
 
 # The stamp is written last, so that an environment whose build was interrupted starts again from nothing.
 # A complete but stale one is brought up to date in place.
@@ -47,8 +47,14 @@ results: $(STAMP) ## make RESULTS.md and the tables of the README again from the
 	$(VENV)/bin/fspool report results --markdown RESULTS.md
 	$(PY) docs/pictures.py readme
 
+verify: $(STAMP) ## make every figure that the README, RESULTS.md and the docs quote again, and compare
+	$(PY) tools/verify.py
+
 docs: $(STAMP) ## build the pages into docs/_build/html, warnings are errors
-	$(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(PY) -m sphinx -j auto -W --keep-going -b html docs docs/_build/html
+
+check-site: docs chromium ## open every page in a browser: links, errors, a phone's width
+	$(PY) -m pytest -q tests/check_site.py
 
 bench: $(STAMP) ## run the benchmarks; choose with ARGS="..."
 	$(PY) -m benchmarks $(ARGS)

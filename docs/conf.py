@@ -6,7 +6,7 @@ from pathlib import Path
 
 # The package of this tree, for autodoc and for the kernels that run the pages.
 source = str(Path(__file__).parent.parent / "src")
-sys.path.insert(0, source)
+sys.path[:0] = [source, str(Path(__file__).parent)]  # and the helpers of the pages
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
 
 import fspool  # noqa: E402
@@ -16,7 +16,7 @@ author = "The fspool authors"
 project_copyright = f"2026, {author}"
 version = release = fspool.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
 exclude_patterns = ["_build", "jupyter_execute"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
@@ -41,6 +41,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
 html_theme = "furo"
+html_math_renderer = "mathml"
 html_title = "fspool"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]

@@ -119,15 +119,15 @@ def show_tables(*grids) -> None:
     display(HTML(f"<style>{TABLES_STYLE}</style>{tables}"))
 
 
-def show_rows(head: tuple[str, ...], *rows: tuple[str, ...]) -> None:
-    """A small table in a notebook."""
+def show_rows(head: tuple[str, ...], *rows: tuple[str, ...], texts: int = 1) -> None:
+    """A small table in a notebook; its first columns are texts, the others numbers."""
     from IPython.display import Markdown, display
 
-    display(Markdown(_markdown(head, *rows)))
+    display(Markdown(_markdown(head, *rows, texts=texts)))
 
 
-def _markdown(head: tuple[str, ...], *rows: tuple[str, ...]) -> str:
-    lines = [head, ("---", *("---:",) * (len(head) - 1)), *rows]
+def _markdown(head: tuple[str, ...], *rows: tuple[str, ...], texts: int = 1) -> str:
+    lines = [head, (*("---",) * texts, *("---:",) * (len(head) - texts)), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

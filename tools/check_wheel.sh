@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
-# Installs the wheel in dist/ into an empty environment and runs the first python block of README.md there.
+# Checks the size of the wheel in dist/, installs it into an empty environment, and runs the first python block of
+# README.md there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+size=$(stat -c %s dist/fspool-*.whl) # bytes
+[ "$size" -lt 1000000 ] || { echo "the wheel has $size bytes; expected less than 1,000,000" >&2; exit 1; }
 
 room=$(mktemp -d)
 trap 'rm -rf "$room"' EXIT
@@ -29,4 +33,4 @@ else:
     raise AssertionError("torch_geometric is in the empty environment")
 PY
 venv/bin/python -I example.py
-echo "wheel: the README example passes in an empty environment"
+echo "wheel: $size bytes; the README example passes in an empty environment"

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from . import functional, losses, models, nn, sets
+from . import compat, functional, losses, models, nn, sets
 from .functional import Order
 from .nn import FSPool, FSUnpool
 from .sets import check_values
@@ -16,6 +16,7 @@ __all__ = [
     "FSUnpool",
     "Order",
     "check_values",
+    "compat",
     "functional",
     "losses",
     "models",

@@ -18,19 +18,21 @@ except ImportError as error:
 from .. import __version__
 from ..checks import UserError
 from .data import fetch_data
+from .doctor import look
 from .running import list_experiments, make_report, run
 from .screen import console
 
 app = typer.Typer(
     help="The experiments of the FSPool paper, each as one command.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,  # boxes are three times as long
     pretty_exceptions_enable=False,
 )
 app.command("list")(list_experiments)
 app.command("run")(run)
 app.command("report")(make_report)
 app.command("data")(fetch_data)
+app.command("doctor")(look)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -55,7 +57,7 @@ def options(version: Annotated[bool, typer.Option("--version", help="Show it.")]
 def main() -> None:
     """Errors that the user can put right are one sentence."""
     try:
-        app()
+        app(prog_name="fspool")  # whatever started it
     except UserError as error:
         Console(stderr=True).print(str(error), markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(1) from None

@@ -19,9 +19,18 @@ from ..data.files import find_root
 from ..lab.launch import cores
 from .screen import console, downloading, say, warn, working
 
+NAMES = ["polygons", "mnist", "tu", "clevr"]
+
 
 def fetch_data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="polygons, mnist, tu or clevr.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="polygons, mnist, tu or clevr.",
+            autocompletion=lambda: NAMES,
+        ),
+    ],
     parts: Annotated[
         list[str] | None,
         typer.Argument(metavar="GRAPHS", help="Which graph sets of tu (default: all)."),
@@ -44,7 +53,7 @@ def fetch_data(
     ] = True,
 ) -> None:
     """Fetch or make the data of an experiment."""
-    nearest("data set", name, ["polygons", "mnist", "tu", "clevr"])
+    nearest("data set", name, NAMES)
     if (out or validation) and not scenes or scenes and name != "clevr":
         raise UserError("a twin has --scenes, and only clevr has twins; see fspool data --help.")
     if name == "tu":

@@ -28,6 +28,15 @@ from .screen import console, say
 Start = Callable[[list[Job], Options, Callable[[Event], None]], list[Job]]  # returns what failed
 
 
+def experiments() -> list[str]:
+    """What a shell offers; a function, so that the list is complete."""
+    return list(EXPERIMENTS)
+
+
+def presets() -> list[str]:
+    return list(PRESETS)
+
+
 def list_experiments() -> None:
     """The experiments, their presets and how many runs these are."""
     table = Table("experiment", "preset", "cells", "seeds", "what it is", box=None)
@@ -40,17 +49,22 @@ def list_experiments() -> None:
 
 
 def run(
-    name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="See fspool list.")],
-    preset: Annotated[str, typer.Option(help="quick, paper or released.")] = "quick",
+    name: Annotated[
+        str,
+        typer.Argument(metavar="EXPERIMENT", help="See fspool list.", autocompletion=experiments),
+    ],
+    preset: Annotated[
+        str, typer.Option(help="quick, paper or released.", autocompletion=presets)
+    ] = "quick",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs (default: runs/EXPERIMENT-PRESET)")
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Only this data set, such as MUTAG; may be repeated.")
+        list[str] | None, typer.Option(help="Only this data set, such as MUTAG.")
     ] = None,
     readout: Annotated[
         list[str] | None,
-        typer.Option(help="Of graphs: only this one, also one of PyG's; may be repeated."),
+        typer.Option(help="Of graphs: only this one, also one of PyG's."),
     ] = None,
     task: Annotated[
         list[str] | None, typer.Option(help="Only this task of dspn: boxes or states.")
@@ -64,7 +78,7 @@ def run(
         list[str] | None, typer.Option("--set", help="Another setting, such as steps=2000.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Root of the data sets (default: FSPOOL_DATA, or data).")
+        Path | None, typer.Option(help="Data sets (default: $FSPOOL_DATA, or data).")
     ] = None,
     encoders: Annotated[
         Path | None,
@@ -88,13 +102,20 @@ def run(
         typer.Option(min=0.01, max=1, help="With Ray: part of a GPU of a group (default: 1)."),
     ] = None,
     save_every: Annotated[float, typer.Option(min=0, help="Seconds between saved states.")] = 10.0,
-    tensorboard: Annotated[bool, typer.Option(help="Also write loss curves for it.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace runs of other settings.")] = False,
-    page: Annotated[bool, typer.Option(help="Write report.html into the folder.")] = True,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write loss curves for it.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace runs of other settings.")
+    ] = False,
+    page: Annotated[
+        bool, typer.Option(help="Write report.html or not.", show_default=False)
+    ] = True,
 ) -> None:
     """Run an experiment, or go on with it: tables beside the published ones, and a page.
 
-    Finished runs are kept, runs that were stopped continue where they were.
+    Finished runs are kept, runs that were stopped continue where they were. Options that take a
+    list may be repeated.
     """
     experiment = find(name)
     cells = experiment.preset(preset, dataset or [], readout or [])

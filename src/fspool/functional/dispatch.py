@@ -29,6 +29,11 @@ def register(name: str, device_type: str, operator: Callable, narrow: bool = Fal
         _narrow.add((name, device_type))
 
 
+def registered(device_type: str) -> list[str]:
+    """The operators that have a kernel there."""
+    return [name for name, kind in _operators if kind == device_type]
+
+
 def fastest(name: str, x: Tensor) -> Callable | None:
     """The registered operator for x, or None where only the definition is right.
 

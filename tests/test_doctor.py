@@ -1,0 +1,168 @@
+"""``fspool doctor``, shell completion, and help that fits a screen."""
+
+import shutil
+from collections import namedtuple
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+import torch
+
+from fspool import __version__
+from fspool.cli import app, doctor
+from fspool.data import mnist, tu
+from fspool.experiments import EXPERIMENTS
+from fspool.functional import dispatch
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def lines(fspool, monkeypatch):
+    """The findings by name: state and text."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def found(*arguments, code=0):
+        got, out, _ = fspool("doctor", *arguments)
+        assert got == code
+        return {line[8:21].strip(): (line[:8].strip(), line[21:]) for line in out.splitlines()}
+
+    return found
+
+
+def test_what_is_here(lines, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = lines()
+    assert found["fspool"] == ("ok", __version__) and found["torch"] == ("ok", torch.__version__)
+    state, text = found["kernels cpu"]
+    assert state == "ok" and text.startswith(f"{len(dispatch.registered('cpu'))} operators")
+    assert found["disk, runs"][0] == "ok" and str(tmp_path) in found["disk, runs"][1]
+    assert found["lab"][0] == "ok" and "safetensors" in found["lab"][1]
+
+
+def test_data_that_is_missing_comes_with_the_command_that_gets_it(lines, tmp_path):
+    root = tmp_path / "my data"
+    found = lines("--data", root)
+    assert found["MNIST"] == (
+        "missing",
+        f"4 of 4 files in {root}: fspool data mnist --data '{root}'",
+    )
+    count = len(tu.SOURCES)
+    do = f"fspool data tu --data '{root}'"
+    assert found["TU graphs"] == ("missing", f"{count} of {count} sets in {root}: {do}")
+    assert found["CLEVR"][1].endswith(f"fspool data clevr --scenes 70000 --out '{root}/clevr'")
+
+
+def test_data_that_is_there(lines, tmp_path):
+    (tmp_path / "mnist").mkdir()
+    for source in mnist._all():
+        (tmp_path / "mnist" / source.gz.name).touch()
+    (tmp_path / "tu").mkdir()
+    (tmp_path / "tu" / tu.SOURCES["NCI1"].archive.name).touch()
+    for split in ("train", "val"):
+        (tmp_path / f"compact-{split}.safetensors").touch()
+    found = lines("--data", tmp_path)
+    assert found["MNIST"] == found["CLEVR"] == ("ok", f"in {tmp_path}")
+    state, text = found["TU graphs"]
+    assert state == "missing" and "MUTAG" in text and "NCI1" not in text  # only what is missing
+
+
+def test_a_gpu(lines, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU {i}")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert lines()["CUDA"] == ("ok", "13.0: GPU 0, GPU 1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    state, text = lines()["CUDA"]
+    assert state == "missing" and "nvidia-smi" in text
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "built without it" in lines()["CUDA"][1]
+
+
+def test_kernels_that_fail_or_are_wrong(lines, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def fail(device):
+        if device == "cuda":
+            raise RuntimeError("no driver\nand more")
+        return 0.5
+
+    monkeypatch.setattr(dispatch, "registered", lambda device: ["pool"])
+    monkeypatch.setattr(doctor, "_error_of_pool", fail)
+    found = lines(code=1)
+    assert found["kernels cpu"] == ("wrong", "the pool is off by 5e-01; set FSPOOL_KERNELS=0.")
+    assert found["kernels cuda"] == ("wrong", "the pool fails (no driver); set FSPOOL_KERNELS=0.")
+
+
+def test_kernels_that_do_not_run(lines, monkeypatch):
+    monkeypatch.setattr(dispatch, "registered", lambda device: [])
+    assert lines()["kernels cpu"][0] == "missing"
+    monkeypatch.setattr(dispatch, "OFF", True)
+    assert "FSPOOL_KERNELS=0 is set" in lines()["kernels cpu"][1]
+
+
+def test_a_disk_that_is_full(lines, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(0, 0, 1e9))
+    state, text = lines()["disk, data"]
+    assert state == "missing" and text.startswith("1 GB free in /") and "make room" in text
+
+
+def test_packages_that_are_not_installed(lines, monkeypatch):
+    def absent(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", absent)
+    found = lines()
+    for extra in ("lab", "pyg", "ray"):
+        state, text = found[extra]
+        assert state == "missing" and text.endswith(f"pip install fspool[{extra}]")
+    assert found["tensorboard"][0] == found["Triton"][0] == "missing"
+
+
+def test_triton_without_a_compiler(lines, monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda name: "3.6.0")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert lines()["Triton"] == ("missing", "3.6.0 finds no C compiler; install gcc or clang.")
+
+
+# --------------------------------------------------------------------------------------------------
+# Completion and help
+
+
+def complete(fspool, monkeypatch, *words):
+    """What bash is offered for the last word."""
+    monkeypatch.setenv("_FSPOOL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(("fspool", *words)))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    code, out, _ = fspool()
+    assert code == 0
+    return out.split()
+
+
+def test_a_shell_completes_commands_options_and_names(fspool, monkeypatch):
+    assert complete(fspool, monkeypatch, "do") == ["doctor"]
+    assert complete(fspool, monkeypatch, "run", "--over") == ["--overwrite"]
+    assert complete(fspool, monkeypatch, "run", "mnist") == [
+        name for name in EXPERIMENTS if name.startswith("mnist")
+    ]
+    assert complete(fspool, monkeypatch, "run", "dspn", "--preset", "p") == ["paper"]
+    assert complete(fspool, monkeypatch, "data", "t") == ["tu"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how(fspool, monkeypatch, shell):
+    monkeypatch.setenv("_FSPOOL_COMPLETE", f"source_{shell}")
+    code, out, _ = fspool()
+    assert code == 0 and f"_FSPOOL_COMPLETE=complete_{shell}" in out
+
+
+COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_a_screen(fspool, monkeypatch, command):
+    """A screen of 80 by 24; the options of run need one and a half."""
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = fspool(*command.split(), "--help")
+    shown = out.splitlines()
+    assert code == 0 and len(shown) <= (40 if command == "run" else 24), out
+    assert max(map(len, shown)) <= 80
