@@ -87,19 +87,17 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes (default: one a core, one on CUDA).")
     ] = None,
-    launcher: Annotated[
-        str, typer.Option(help="local, or ray: the groups of runs over a Ray cluster.")
-    ] = "local",
+    launcher: Annotated[str, typer.Option(help="local, or ray: a Ray cluster.")] = "local",
     address: Annotated[
         str | None,
-        typer.Option(help="HOST:PORT of a Ray cluster, or auto (default: one on this machine)."),
+        typer.Option(help="Of a Ray cluster: HOST:PORT, or auto."),
     ] = None,
     cpus: Annotated[
-        float | None, typer.Option(min=0.01, help="With Ray: cores of a group (default: 1).")
+        float | None, typer.Option(min=0.01, help="With Ray: cores of a group, or 1.")
     ] = None,
     gpus: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1, help="With Ray: part of a GPU of a group (default: 1)."),
+        typer.Option(min=0.01, max=1, help="With Ray: part of a GPU, or 1."),
     ] = None,
     save_every: Annotated[float, typer.Option(min=0, help="Seconds between saved states.")] = 10.0,
     tensorboard: Annotated[
