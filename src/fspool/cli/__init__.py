@@ -19,7 +19,7 @@ from .. import __version__
 from ..checks import UserError
 from .data import fetch_data
 from .running import list_experiments, make_report, run
-from .screen import console
+from .screen import console, terminable
 
 app = typer.Typer(
     help="The experiments of the FSPool paper, each as one command.",
@@ -55,7 +55,8 @@ def options(version: Annotated[bool, typer.Option("--version", help="Show it.")]
 def main() -> None:
     """Errors that the user can put right are one sentence."""
     try:
-        app()
+        with terminable():
+            app()
     except UserError as error:
         Console(stderr=True).print(str(error), markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(1) from None

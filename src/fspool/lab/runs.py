@@ -49,6 +49,7 @@ class RunFolder:
 
     def __init__(self, path: Path, say: Callable[[str], None] = print) -> None:
         self.path, self.say = path, say
+        self.mark: str | None = None  # of the configuration; the work itself bears it
 
     @property
     def finished(self) -> bool:
@@ -64,17 +65,21 @@ class RunFolder:
     def claim(self, config: dict, *, overwrite: bool = False):
         """Hold the folder for this configuration: no other process, no other configuration."""
         self.path.mkdir(parents=True, exist_ok=True)
+        self.mark = storage.digest(storage.plain(config))
         with open(self.path / "lock", "w") as lock:
             self._wait_for(lock)
             for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
                 part.unlink()
             found = self.config()
             if found is None and self._has_work():
-                self.say(
-                    f"{self.path} has lost its config.json; whatever else it holds is set aside "
-                    "as damaged, and it starts again."
-                )
-                self._clear(storage.set_aside)  # nobody knows what it belongs to
+                if self._bears_mark():
+                    self.say(f"{self.path} has lost its config.json; it is written again.")
+                else:
+                    self.say(
+                        f"{self.path} has lost its config.json; whatever else it holds is set "
+                        "aside as damaged, and it starts again."
+                    )
+                    self._clear(storage.set_aside)  # nobody knows what it belongs to
             elif found is not None and (difference := differing(found, config)):
                 if not overwrite:
                     raise UserError(other_configuration(self.path, difference))
@@ -86,6 +91,7 @@ class RunFolder:
     def save(self, state: State) -> None:
         """Keep this state and the one before."""
         notes = {"step": state.step, "curve": state.curve, "clock": state.clock}
+        notes |= self._marked()
         storage.write_tensors(self._state(state.step), state.tensors, notes)
         for path in self._states()[2:]:
             path.unlink()
@@ -119,7 +125,7 @@ class RunFolder:
         storage.write_tensors(self.path / "arrays.safetensors", evaluation.arrays)
         storage.write_json(self.path / "provenance.json", provenance)
         self._rewrite_metrics(curve)
-        result = {"metrics": evaluation.metrics, "curve": curve}
+        result = {"metrics": evaluation.metrics, "curve": curve} | self._marked()
         storage.write_json(self.path / "result.json", result)
         for path in self._states():
             path.unlink()
@@ -136,6 +142,17 @@ class RunFolder:
 
     def _has_work(self) -> bool:
         return bool(self._states()) or (self.path / "result.json").exists()
+
+    def _bears_mark(self) -> bool:
+        """Is all work that is whole of this configuration?"""
+        if (result := self.result()) is not None:
+            return result.get("config") == self.mark
+        states = [self._read(path.name, storage.read_tensors) for path in self._states()]
+        marks = {notes.get("config") for _, notes in filter(None, states)}
+        return marks == {self.mark}
+
+    def _marked(self) -> dict:
+        return {"config": self.mark} if self.mark else {}
 
     def _rewrite_metrics(self, curve: list[dict]) -> None:
         """From the state, which has a checksum: a torn last line, or worse, cannot last."""
