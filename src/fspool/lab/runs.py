@@ -102,9 +102,7 @@ class RunFolder:
         for path in self._states():
             if last is not None and path > self._state(last):
                 continue
-            if (content := self._read(path.name, storage.read_tensors)) is not None:
-                tensors, notes = content
-                state = State(notes["step"], tensors, notes["curve"], notes.get("clock", []))
+            if (state := self._read(path.name, read_state)) is not None:
                 break
         self._rewrite_metrics(state.curve if state else [])
         return state
@@ -179,6 +177,30 @@ class RunFolder:
                         "or choose another --out."
                     ) from None
                 time.sleep(0.1)
+
+
+def read_state(path: Path) -> State:
+    """A saved state; what does not have its form is damaged."""
+    tensors, notes = storage.read_tensors(path)
+    step, curve, clock = (notes.get(name, []) for name in ("step", "curve", "clock"))
+    if type(step) is not int or f"state-{step:09d}" != path.stem or not _is_curve(curve):
+        raise storage.Damaged(f"{path} holds no state")
+    if not isinstance(clock, list) or not all(map(_is_interval, clock)):
+        raise storage.Damaged(f"{path} holds no times")
+    return State(step, tensors, curve, clock)
+
+
+def _is_curve(curve: object) -> bool:
+    return isinstance(curve, list) and all(
+        isinstance(record, dict)
+        and type(record.get("step")) is int
+        and isinstance(record.get("loss"), list)
+        for record in curve
+    )
+
+
+def _is_interval(times: object) -> bool:
+    return isinstance(times, list) and [type(time) in (int, float) for time in times] == [True] * 2
 
 
 class NoFolder(RunFolder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import zlib
 from dataclasses import asdict
@@ -15,12 +16,14 @@ from torch import Tensor
 
 from .. import storage
 from ..experiments import EXPERIMENTS
+from . import forms
 from .records import Collection, Plan, Point, Record, shorten, split_origin
 from .saving import save
 
 FORMAT = "fspool results 1"
 POINTS = 64  # of a loss curve, at most
 CURVE_DIGITS = 3
+LARGEST = 1 << 28  # bytes of counts
 ROWS, DECIMALS = 360, 3  # of the arrays that a figure needs
 
 
@@ -42,13 +45,24 @@ def compact(collection: Collection, path: Path | str) -> None:
 
 
 def read_compact(data: dict) -> Collection:
-    """What :func:`compact` wrote."""
+    """What :func:`compact` wrote; ValueError for anything else."""
+    _check(data)
     return Collection(
         [_record(cell, data["machines"]) for cell in data["cells"]],
         [Plan(**plan) for plan in data["plans"]],
         data["unfinished"],
         data["damaged"],
     )
+
+
+def _check(data: dict) -> None:
+    if not forms.results(data):
+        raise ValueError("not of its form")
+    for cell in data["cells"]:
+        if any(len(values) != len(cell["seeds"]) for values in cell["metrics"].values()):
+            raise ValueError(f"{cell['name']} does not have one number for each of its seeds")
+        if any(len(a["values"]) != math.prod(a["shape"]) for a in cell["arrays"].values()):
+            raise ValueError(f"{cell['name']} has an array that is not of its shape")
 
 
 def _cell(record: Record, machines: list[dict]) -> dict:
@@ -101,8 +115,11 @@ def _packed(counts: Tensor) -> dict:
 
 
 def _unpacked(packed: dict) -> Tensor:
-    try:
-        content = zlib.decompress(base64.b64decode(packed["zlib"]))
+    size = 4 * math.prod(packed["shape"])
+    if size > LARGEST:
+        raise ValueError(f"counts of {size} bytes, where {LARGEST} are the most")
+    try:  # no more than there should be, whatever would come out
+        content = zlib.decompressobj().decompress(base64.b64decode(packed["zlib"]), size + 1)
     except zlib.error as error:
         raise ValueError(f"counts that cannot be unpacked: {error}") from None
     steps = np.frombuffer(content, "<i4").reshape(packed["shape"])

@@ -45,7 +45,12 @@ def load_images(
         return {"images": _read_all(paths, size)}
 
     kept = folder.parent / f"compact-{split}-{size}.safetensors"
-    return data_files.kept(kept, notes, ("images",), make, say, slow=True)["images"]
+
+    def fit(tensors: dict[str, Tensor]) -> bool:
+        images = tensors["images"]
+        return images.dtype == torch.uint8 and images.shape == (len(paths), 3, size, size)
+
+    return data_files.kept(kept, notes, ("images",), make, say, slow=True, fit=fit)["images"]
 
 
 def _size_of(path: Path, row: int) -> int:
