@@ -392,6 +392,14 @@ def test_ctrl_c_has_the_exit_code_that_shells_expect(run, monkeypatch):
     assert run() == (130, STOPPED, "")
 
 
+def test_ctrl_c_before_a_command_begins_is_silent(fspool, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", stop)
+    assert fspool("list") == (130, "", "")
+
+
 def test_sigterm_is_heard_too_and_the_handler_is_put_back(run, monkeypatch):
     def stop(*_):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -181,9 +181,15 @@ def test_a_plan_that_is_none_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("config", "result", "text"),
     [
-        ({"seeds": 3, "cell": {}}, {"metrics": {}, "curve": []}, "without seeds or settings"),
+        ({"seeds": 3, "cell": {}}, {"metrics": {}, "curve": []}, "is not a configuration"),
+        ({"seeds": [0, 0], "cell": {}}, {"metrics": {}, "curve": []}, "is not a configuration"),
         ({"seeds": [0], "cell": {}}, {"metrics": {}}, "has no metrics or no curve"),
-        ({"seeds": [0], "cell": {}}, {"metrics": {}, "curve": [{}]}, "does not have one number"),
+        ({"seeds": [0], "cell": {}}, {"metrics": {}, "curve": [{}]}, "has no metrics or no curve"),
+        (
+            {"seeds": [0], "cell": {}},
+            {"metrics": {"a": []}, "curve": []},
+            "does not have one number",
+        ),
     ],
 )
 def test_other_files_of_the_same_names_are_left_out(tmp_path, config, result, text):
@@ -501,7 +507,10 @@ def test_a_compact_file_of_the_wrong_form_is_named(tmp_path):
     storage.write_json(tmp_path / "b.json", {"format": data["format"]})
     again = report.collect(tmp_path)
     assert len(again) == 1
-    assert "lacks what a result file has (KeyError('cells'))" in again.damaged[0]
+    assert (
+        "lacks what a result file has (plans and unfinished and damaged and machines and cells)"
+        in again.damaged[0]
+    )
     assert "the experiment 'pentagons', unknown here" in again.damaged[1]
 
 

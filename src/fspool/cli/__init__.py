@@ -60,3 +60,5 @@ def main() -> None:
     except UserError as error:
         Console(stderr=True).print(str(error), markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(1) from None
+    except KeyboardInterrupt:  # before a command began
+        raise SystemExit(130) from None

@@ -62,8 +62,8 @@ def _read_compact_files(paths: list[Path]) -> Collection:
             part = read_compact(data)
         except (storage.Damaged, OSError) as error:
             damaged.append(f"{error}; it is left out.")
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            damaged.append(f"{path} lacks what a result file has ({error!r}); it is left out.")
+        except ValueError as error:
+            damaged.append(f"{path} lacks what a result file has ({error}); it is left out.")
         else:
             records += part.records
             plans += part.plans

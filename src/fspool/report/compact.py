@@ -7,7 +7,7 @@ import json
 import math
 import re
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,8 @@ from .records import Collection, Plan, Point, Record, shorten, split_origin
 from .saving import save
 
 FORMAT = "fspool results 1"
+PARTS = ("plans", "unfinished", "damaged", "machines", "cells")
+PLAN = tuple(field.name for field in fields(Plan))
 POINTS = 64  # of a loss curve, at most
 CURVE_DIGITS = 3
 LARGEST = 1 << 28  # bytes of counts
@@ -49,7 +51,7 @@ def read_compact(data: dict) -> Collection:
     _check(data)
     return Collection(
         [_record(cell, data["machines"]) for cell in data["cells"]],
-        [Plan(**plan) for plan in data["plans"]],
+        [Plan(**{name: plan[name] for name in PLAN if name in plan}) for plan in data["plans"]],
         data["unfinished"],
         data["damaged"],
     )
@@ -57,12 +59,19 @@ def read_compact(data: dict) -> Collection:
 
 def _check(data: dict) -> None:
     if not forms.results(data):
-        raise ValueError("not of its form")
+        names = [name for name in PARTS if name not in data] or ["the right form"]
+        raise ValueError(" and ".join(names))
     for cell in data["cells"]:
+        if any(
+            group.get("machine", -1) not in range(len(data["machines"])) for group in cell["groups"]
+        ):
+            raise ValueError(f"a machine for {cell['name']}")
+        if len({len(cell["curve"][name]) for name in Point._fields}) > 1:
+            raise ValueError(f"a whole curve of {cell['name']}")
         if any(len(values) != len(cell["seeds"]) for values in cell["metrics"].values()):
-            raise ValueError(f"{cell['name']} does not have one number for each of its seeds")
+            raise ValueError(f"one number for each of the seeds of {cell['name']}")
         if any(len(a["values"]) != math.prod(a["shape"]) for a in cell["arrays"].values()):
-            raise ValueError(f"{cell['name']} has an array that is not of its shape")
+            raise ValueError(f"arrays of {cell['name']} in their shapes")
 
 
 def _cell(record: Record, machines: list[dict]) -> dict:
@@ -117,11 +126,13 @@ def _packed(counts: Tensor) -> dict:
 def _unpacked(packed: dict) -> Tensor:
     size = 4 * math.prod(packed["shape"])
     if size > LARGEST:
-        raise ValueError(f"counts of {size} bytes, where {LARGEST} are the most")
+        raise ValueError(f"counts of at most {LARGEST} bytes")
     try:  # no more than there should be, whatever would come out
         content = zlib.decompressobj().decompress(base64.b64decode(packed["zlib"]), size + 1)
     except zlib.error as error:
-        raise ValueError(f"counts that cannot be unpacked: {error}") from None
+        raise ValueError(f"counts that can be unpacked: {error}") from None
+    if len(content) != size:
+        raise ValueError("counts in their shapes")
     steps = np.frombuffer(content, "<i4").reshape(packed["shape"])
     return torch.from_numpy(steps.cumsum(-1, dtype=np.int32))
 
