@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import resource
 import signal
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import hypothesis
@@ -49,7 +50,7 @@ def try_one(reader: Reader, files: dict[str, bytes]) -> bool:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
         try:
-            with limits():
+            with limits(), redirect_stdout(io.StringIO()):
                 reader.read(folder)
             return True
         except reader.errors as error:
