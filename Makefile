@@ -40,10 +40,10 @@ unit: $(STAMP) chromium ## tests with coverage
 	done
 
 faults: $(STAMP) ## disturb runs COUNT=200 times: kill, fill the disk, damage files; prints the tally
-	$(PY) -m tests.faults --count $(or $(COUNT),200)
+	$(PY) -m tests.faults --count $(or $(COUNT),200) $(ARGS)
 
 fuzz: $(STAMP) ## feed broken files to every reader for MINUTES=60
-	$(PY) -m tests.fuzz --minutes $(or $(MINUTES),60)
+	$(PY) -m tests.fuzz --minutes $(or $(MINUTES),60) $(ARGS)
 
 # The tests open the report in a real browser.
 chromium:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="faults in all, at least one a kind")
     parser.add_argument("--seed", type=int, default=0, help="another one draws other moments")
     parser.add_argument("--only", help="only kinds whose names have this in them")
+    parser.add_argument("--save", type=Path, help="also write the tally as JSON")
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "FSPOOL_COMMIT": "0123456789ab"}
     chosen = [kind for kind in kinds() if (options.only or "") in kind.name]
@@ -35,7 +37,11 @@ def main() -> None:
     ]
     total = [sum(column) for column in list(zip(*rows, strict=True))[1:]]
     print(table([HEADS, *rows, ("all", *total)]))
-    print(f"seed {options.seed}, {time.monotonic() - began:.0f} s")
+    seconds = round(time.monotonic() - began)
+    print(f"seed {options.seed}, {seconds} s")
+    if options.save:
+        tally_of = {"seed": options.seed, "seconds": seconds, "heads": HEADS, "rows": rows}
+        options.save.write_text(json.dumps(tally_of, indent=1) + "\n")
     if any(total[1:]):
         sys.exit(f"Look at what is left in {folder}.")
     shutil.rmtree(folder)

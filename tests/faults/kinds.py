@@ -267,23 +267,23 @@ def killed_worker(trial: Trial) -> None:
 
 
 def killed_ray_worker(trial: Trial) -> None:
-    """A worker of a local cluster; the command itself starts what was lost again."""
+    """A worker of a local cluster; the command itself starts again what was lost with it."""
     call = trial.call("--launcher", "ray", "--workers", 2)
-    while not (
-        list(trial.out.glob("*/*/state-*")) and (all_workers := _started_by(call.pid, "ray::"))
-    ):
+    busy: list[int] = []
+    while not (busy and list(trial.out.glob("*/*/state-*"))):
         if call.ended():
             raise RuntimeError(f"it ended too early: {call.said}")
         time.sleep(0.01)
-    os.kill(trial.random.choice(all_workers), signal.SIGKILL)
+        busy = _started_by(call.pid, "ray::", "IDLE")
+    os.kill(trial.random.choice(busy), signal.SIGKILL)
     if call.wait() != 0:
         trial.lost.append(f"it did not go on by itself: {call.said[-300:]!r}")
     trial.judge_sentences(call)
     trial.judge_numbers(call)
 
 
-def _started_by(parent: int, word: str) -> list[int]:
-    """Processes below another one whose command line has a word in it."""
+def _started_by(parent: int, word: str, but: str = "nothing else") -> list[int]:
+    """Processes below another one whose command lines have a word, and not another, in them."""
     parents, lines = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -296,7 +296,8 @@ def _started_by(parent: int, word: str) -> list[int]:
     def below(pid: int) -> bool:
         return pid == parent or (pid in parents and below(parents[pid]))
 
-    return [pid for pid in sorted(lines) if word in lines[pid] and pid != parent and below(pid)]
+    chosen = [pid for pid, line in lines.items() if word in line and but not in line]
+    return sorted(pid for pid in chosen if pid != parent and below(pid))
 
 
 # --------------------------------------------------------------------------------------------------
