@@ -233,6 +233,31 @@ def test_a_damaged_state_is_named_and_the_one_before_is_used(folder):
     assert "state-000000128.safetensors.damaged-0" in names(folder)
 
 
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {},
+        {"step": "128", "curve": []},
+        {"step": 64, "curve": []},
+        {"step": 128, "curve": [{"step": 64}]},
+        {"step": 128, "curve": {}},
+        {"step": 128, "curve": [], "clock": [[1.0]]},
+    ],
+    ids=["nothing", "text", "another step", "no loss", "no curve", "half a time"],
+)
+def test_a_state_of_another_form_is_set_aside_whatever_its_checksum_says(folder, notes):
+    with folder.claim(CONFIG):
+        train(folder, 64, 128)
+    path = folder.path / "state-000000128.safetensors"
+    storage.write_tensors(path, state(128).tensors, notes)
+    with folder.claim(CONFIG):
+        assert folder.restore().step == 64
+    (said,) = folder.said
+    assert said.startswith(f"{path} holds no ") and said.endswith(
+        "it is now state-000000128.safetensors.damaged-0."
+    )
+
+
 def test_with_both_states_damaged_it_starts_anew(folder):
     with folder.claim(CONFIG):
         train(folder, 64, 128)
