@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.complete
 export PIP_CONSTRAINT       := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
-.PHONY: help polygons test lint unit chromium docs check-site bench results verify wheel check-wheel clean
+.PHONY: help polygons test lint unit chromium faults fuzz docs check-site bench results verify wheel check-wheel clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -38,6 +38,12 @@ unit: $(STAMP) chromium ## tests with coverage
 	@for room in $(GATED); do \
 	  $(PY) -m coverage report --include="src/fspool/$$room.py,src/fspool/$$room/*" --fail-under=95 || exit 1; \
 	done
+
+faults: $(STAMP) ## disturb runs COUNT=200 times: kill, fill the disk, damage files; prints the tally
+	$(PY) -m tests.faults --count $(or $(COUNT),200) $(ARGS)
+
+fuzz: $(STAMP) ## feed broken files to every reader for MINUTES=60
+	$(PY) -m tests.fuzz --minutes $(or $(MINUTES),60) $(ARGS)
 
 # The tests open the report in a real browser.
 chromium:

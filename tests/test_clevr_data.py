@@ -349,3 +349,48 @@ def test_the_original_scenes_can_be_asked_about(fspool):
     asked = [(table, found) for table in tables(scenes) for found in asker.ask(table)]
     assert len(asked) == 1000
     assert all(programs.answer(f.program, t.facts) == f.answer for t, f in asked)
+
+
+# --------------------------------------------------------------------------------------------------
+# Kept files whose checksum is right, and which cannot be
+
+
+def change(name, function):
+    return lambda tensors: tensors | {name: function(tensors[name]).contiguous()}
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        change("scenes.coords", lambda t: t.double()),
+        change("scenes.image", lambda t: t[:-1]),
+        change("scenes.sizes", lambda t: t * 0),
+        change("scenes.sizes", lambda t: t * 0 + 11),
+        change("scenes.attributes", lambda t: t + 100),
+        change("scenes.pixels", lambda t: t / 0),
+        change("scenes.relations", lambda t: t | 1 << 14),
+        change("questions.scene", lambda t: t + 8),
+        change("questions.answers", lambda t: t.float()),
+        change("questions.families", lambda t: t[1:]),
+        change("questions.offsets", lambda t: t[1:]),
+        change("questions.offsets", lambda t: t.flip(0)),
+        change("questions.words", lambda t: t * 0),
+        change("questions.words", lambda t: t * 0 + 255),
+        change("questions.words", lambda t: t[:, None]),
+    ],
+)
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_compact_form_that_cannot_be_is_made_again_or_refused(root, harm, alone):
+    expected = load(root, "train")
+    path = compact.kept_path(root, "train")
+    tensors, notes = storage.read_tensors(path)
+    storage.write_tensors(path, harm(tensors), notes)
+    if not alone:
+        said = []
+        assert same(load(root, "train", said.append), expected)
+        assert said == [f"{path} holds something else; it is now {path.name}.damaged-0."]
+        return
+    for source in compact.source_paths(root, "train"):
+        source.unlink()
+    with pytest.raises(UserError, match="holds something else; remove it, and make it again by"):
+        load(root, "train")

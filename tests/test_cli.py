@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 
 from fspool import __version__, cli
+from fspool.cli.screen import terminable
 from fspool.experiments import find
 from fspool.experiments.polygons import Polygons
 from fspool.lab import display as display_module
@@ -207,13 +208,16 @@ def test_damage_that_only_a_figure_finds_is_told_too(fspool, run, tmp_path):
     path = tmp_path / "out" / "fspool-n2" / "seeds-0-1" / "arrays.safetensors"
     path.write_bytes(path.read_bytes()[:-3])
     code, text, _ = fspool("report", tmp_path / "out")
-    assert code == 0 and text.count(f"{path} ") == 1 and "the figures go without it." in text
+    assert code == 0 and text.count(f"{path} ") == 1 and "the figures go without it, so" in text
     small = ("--compact", tmp_path / "small.json")
     for more in ((), ("--markdown", tmp_path / "tables.md"), ("--page", tmp_path / "page.html")):
         code, text, _ = fspool("report", tmp_path / "out", *small, *more)
-        assert code == 0 and text.count(f"{path} ") == 1 and "the figures go without it." in text
+        assert code == 0 and text.count(f"{path} ") == 1 and "the figures go without it, so" in text
     (damage,) = read_json(small[1])["damaged"]
-    assert damage.startswith(f"{path} ") and damage.endswith("; the figures go without it.")
+    assert damage.startswith(f"{path} ") and damage.endswith(
+        f"; the figures go without it, so remove {path.parent} and run the same command to make it "
+        "again."
+    )
 
 
 def test_settings_reach_the_cells(run, tmp_path):
@@ -371,12 +375,47 @@ def interrupt(process, condition, times=1):
     return process.returncode, out, error
 
 
+def test_a_damaged_plan_is_named_and_written_anew(run, tmp_path):
+    assert run()[0] == 0
+    plan = tmp_path / "out" / "plan.json"
+    good = plan.read_bytes()
+    plan.write_bytes(good[:-9])
+    code, out, _ = run()
+    assert code == 0 and "plan.json.damaged-0" in out and plan.read_bytes() == good
+
+
 def test_ctrl_c_has_the_exit_code_that_shells_expect(run, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli.running, "launch", stop)
     assert run() == (130, STOPPED, "")
+
+
+def test_ctrl_c_before_a_command_begins_is_silent(fspool, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", stop)
+    assert fspool("list") == (130, "", "")
+
+
+def test_sigterm_is_heard_too_and_the_handler_is_put_back(run, monkeypatch):
+    def stop(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli.running, "launch", stop)
+    assert run() == (143, STOPPED, "")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_sigterm_is_left_alone_where_several_processes_train_together(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    before = signal.getsignal(signal.SIGTERM)
+    with terminable():
+        assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -337,6 +337,27 @@ def run(name, cell, out):
     return job.path
 
 
+def refuse_other_versions(path, other):
+    """Settings and weights that this version does not know."""
+    config = storage.read_json(path / "config.json")
+    tensors, _ = storage.read_tensors(path / "model.safetensors")
+    fewer = dict(list(tensors.items())[1:])
+    more = config | {"cell": config["cell"] | {"colour": "red"}}
+    for settings, weights in (
+        (more, tensors),
+        (config, fewer),
+        (config, tensors | {"a": torch.ones(1)}),
+    ):
+        other.mkdir(exist_ok=True)
+        storage.write_json(other / "config.json", settings)
+        storage.write_tensors(other / "model.safetensors", weights)
+        with pytest.raises(UserError, match=r"is of another version \(.*\); run dspn again\.$"):
+            experiment.load(other)
+    storage.write_json(other / "config.json", {"experiment": "dspn", "cell": 3})
+    with pytest.raises(UserError, match="is of a run of dspn; expected one of dspn"):
+        experiment.load(other)
+
+
 def load_again(out):
     """Whoever has a run folder has a model; one of another task is refused."""
     path = out / "states-fspool" / "seeds-0-0"
@@ -347,6 +368,7 @@ def load_again(out):
         experiment.load(path, "boxes")
     with pytest.raises(UserError, match="has no trained model"):
         experiment.load(out)
+    refuse_other_versions(path, out / "changed")
     other = Job("dspn", "states-fspool", SetPrediction(**SMALL), (0,), path)
     texts = []
     perform([other], Options(), lambda event: texts.append(event.text))

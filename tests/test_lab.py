@@ -323,6 +323,35 @@ def test_the_steps_that_were_trained_are_on_record(tmp_path, quick):
     assert found["steps"] == [16, 26] and found["seconds"].keys() == {"training", "evaluation"}
 
 
+@pytest.mark.parametrize("change", ["name", "shape", "dtype"])
+def test_a_state_of_another_version_is_a_sentence(tmp_path, quick, change):
+    with pytest.raises(Stop), RunFolder(tmp_path).claim(job(tmp_path, TINY).config) as folder:
+        trainer.run(TINY, (0, 1), CPU, folder, stop_at(16), save_every=0.0)
+    (path,) = tmp_path.glob("state-*")
+    tensors, notes = storage.read_tensors(path)
+    name = min(name for name in tensors if name.startswith("model."))
+    value = tensors.pop(name)
+    if change == "name":
+        tensors["model.another"] = value
+    else:
+        tensors[name] = value[:1] if change == "shape" else value.double()
+    storage.write_tensors(path, tensors, notes)
+    events = []
+    assert perform([job(tmp_path, TINY)], Options(), events.append)
+    assert events[-1].kind == "failed" and events[-1].text.startswith(
+        "the saved state of step 8 does not fit the model in model."
+    )
+    assert path.exists()
+
+
+def stop_at(last):
+    def report(step, loss):
+        if step == last:
+            raise Stop
+
+    return report
+
+
 def test_the_number_of_threads_leaves_no_trace(tmp_path, quick):
     before, found = torch.get_num_threads(), []
     try:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fspool import FSPool, FSUnpool, report
+from fspool import FSPool, FSUnpool, report, storage
 from fspool.checks import UserError
 from fspool.data import draws, point_sets
 from fspool.data.mnist import MnistSets
@@ -370,6 +370,25 @@ def test_an_encoder_that_is_damaged_names_the_command(encoders, harm):
     own.check([0, 1])
     with pytest.raises(UserError, match="make it by fspool run mnist-reconstruction"):
         own.check([2])
+
+
+def test_an_encoder_whose_weights_are_of_fewer_seeds_names_the_command(encoders):
+    own = cell(Classification, pool="sum", start="frozen", source="sum-mlp-s0.05")
+    path = encoders / "sum-mlp-s0.05" / "seeds-0-1" / "model.safetensors"
+    tensors, _ = storage.read_tensors(path)
+    storage.write_tensors(path, {name: tensor[:1] for name, tensor in tensors.items()})
+    own.at(encoders=encoders).check([0])
+    with pytest.raises(UserError, match="has no weights of seed 1; make it by fspool run mnist"):
+        own.at(encoders=encoders).check([1])
+
+
+@pytest.mark.parametrize("content", [b"{", b"", None])
+def test_a_lost_record_of_an_encoder_does_not_end_a_run(encoders, content):
+    path = encoders / "sum-mlp-s0.05" / "seeds-2-2" / "provenance.json"
+    path.unlink() if content is None else path.write_bytes(content)
+    own = cell(Classification, pool="sum", start="frozen", source="sum-mlp-s0.05")
+    (found,) = own.at(encoders=encoders).origins([2])["encoders"]
+    assert found["steps"] is None and len(found["sha256"]) == 64
 
 
 def test_epochs_need_not_be_whole():

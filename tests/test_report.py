@@ -181,9 +181,15 @@ def test_a_plan_that_is_none_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("config", "result", "text"),
     [
-        ({"seeds": 3, "cell": {}}, {"metrics": {}, "curve": []}, "without seeds or settings"),
+        ({"seeds": 3, "cell": {}}, {"metrics": {}, "curve": []}, "is not a configuration"),
+        ({"seeds": [0, 0], "cell": {}}, {"metrics": {}, "curve": []}, "is not a configuration"),
         ({"seeds": [0], "cell": {}}, {"metrics": {}}, "has no metrics or no curve"),
-        ({"seeds": [0], "cell": {}}, {"metrics": {}, "curve": [{}]}, "does not have one number"),
+        ({"seeds": [0], "cell": {}}, {"metrics": {}, "curve": [{}]}, "has no metrics or no curve"),
+        (
+            {"seeds": [0], "cell": {}},
+            {"metrics": {"a": []}, "curve": []},
+            "does not have one number",
+        ),
     ],
 )
 def test_other_files_of_the_same_names_are_left_out(tmp_path, config, result, text):
@@ -492,6 +498,34 @@ def test_a_damaged_compact_file_is_named(tmp_path):
     assert "does not match its checksum" in again.damaged[0]
 
 
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (lambda cell: cell["groups"][0].update(machine=7), "a machine for fspool-n4"),
+        (lambda cell: cell["curve"]["mean"].pop(), "a whole curve of fspool-n4"),
+        (lambda cell: cell["metrics"].update(mse=[]), "one number for each of the seeds of fspool"),
+        (
+            lambda cell: cell["arrays"].update(a={"shape": [2], "values": [1]}),
+            "arrays of fspool-n4",
+        ),
+        (
+            lambda cell: cell.update(tallies={"a": {"shape": [1], "zlib": "eHh4"}}),
+            "counts that can",
+        ),
+        (lambda cell: cell.update(name="\ud800"), "the right form"),
+        (lambda cell: cell.update(settings={"a": [[[[[[[[[1]]]]]]]]]}), "the right form"),
+    ],
+)
+def test_a_compact_file_whose_parts_do_not_fit_is_left_out(tmp_path, harm, sentence):
+    write_run(tmp_path / "runs", "fspool-n4", [0], {"mse": [0.1]})
+    report.compact(report.collect(tmp_path / "runs"), tmp_path / "a.json")
+    data = storage.read_json(tmp_path / "a.json")
+    harm(data["cells"][0])
+    storage.write_json(tmp_path / "a.json", data)
+    with pytest.raises(UserError, match=rf"lacks what a result file has \({sentence}"):
+        report.collect(tmp_path / "a.json")
+
+
 def test_a_compact_file_of_the_wrong_form_is_named(tmp_path):
     write_run(tmp_path / "runs", "fspool-n4", [0], {"mse": [0.1]})
     found = report.collect(tmp_path / "runs")
@@ -501,7 +535,10 @@ def test_a_compact_file_of_the_wrong_form_is_named(tmp_path):
     storage.write_json(tmp_path / "b.json", {"format": data["format"]})
     again = report.collect(tmp_path)
     assert len(again) == 1
-    assert "lacks what a result file has (KeyError('cells'))" in again.damaged[0]
+    assert (
+        "lacks what a result file has (plans and unfinished and damaged and machines and cells)"
+        in again.damaged[0]
+    )
     assert "the experiment 'pentagons', unknown here" in again.damaged[1]
 
 

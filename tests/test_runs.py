@@ -103,13 +103,13 @@ def test_overwrite_keeps_what_is_the_same(folder):
 
 
 @pytest.mark.parametrize("work", ["state", "result"])
-def test_without_its_configuration_a_folder_is_set_aside_and_starts_again(folder, work):
+def test_work_of_another_configuration_that_is_lost_is_set_aside(folder, work):
     with folder.claim(CONFIG):
         train(folder, 64) if work == "state" else finish(folder, mse=[1.0, 2.0])
         (folder.path / "tensorboard").mkdir()
     (folder.path / "config.json").unlink()
     before = {p.name: p.read_bytes() for p in folder.path.iterdir() if p.is_file()}
-    with folder.claim(CONFIG):
+    with folder.claim(OTHER):
         assert folder.restore() is None and not folder.finished
     assert folder.said == [
         f"{folder.path} has lost its config.json; whatever else it holds is set aside as damaged, "
@@ -122,14 +122,28 @@ def test_without_its_configuration_a_folder_is_set_aside_and_starts_again(folder
     assert (folder.path / "tensorboard.damaged-0").is_dir()
 
 
-def test_a_damaged_configuration_is_set_aside_and_starts_again(folder):
+@pytest.mark.parametrize("work", ["states", "result"])
+def test_a_damaged_configuration_is_written_again_for_work_that_bears_its_mark(folder, work):
     with folder.claim(CONFIG):
-        train(folder, 64)
+        train(folder, 64, 128) if work == "states" else finish(folder, mse=[1.0, 2.0])
     (folder.path / "config.json").write_text("{")
     with folder.claim(CONFIG):
-        assert folder.restore() is None
+        assert folder.restore().step == 128 if work == "states" else folder.finished
     assert len(folder.said) == 2 and folder.said[0].startswith(f"{folder.path / 'config.json'} is")
-    assert "config.json.damaged-0" in names(folder) and folder.config() is not None
+    assert folder.said[1] == f"{folder.path} has lost its config.json; it is written again."
+    assert "config.json.damaged-0" in names(folder)
+    assert folder.config() == json.loads(json.dumps(CONFIG))
+
+
+def test_without_a_configuration_and_without_a_mark_nobody_knows(folder):
+    """States that an earlier version wrote."""
+    folder.path.mkdir(parents=True)
+    train(folder, 64)
+    with folder.claim(CONFIG):
+        assert folder.restore() is None
+    assert "starts again" in folder.said[0] and "state-000000064.safetensors.damaged-0" in names(
+        folder
+    )
 
 
 def test_a_folder_without_work_needs_no_configuration(folder):
@@ -219,6 +233,31 @@ def test_a_damaged_state_is_named_and_the_one_before_is_used(folder):
     assert "state-000000128.safetensors.damaged-0" in names(folder)
 
 
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {},
+        {"step": "128", "curve": []},
+        {"step": 64, "curve": []},
+        {"step": 128, "curve": [{"step": 64}]},
+        {"step": 128, "curve": {}},
+        {"step": 128, "curve": [], "clock": [[1.0]]},
+    ],
+    ids=["nothing", "text", "another step", "no loss", "no curve", "half a time"],
+)
+def test_a_state_of_another_form_is_set_aside_whatever_its_checksum_says(folder, notes):
+    with folder.claim(CONFIG):
+        train(folder, 64, 128)
+    path = folder.path / "state-000000128.safetensors"
+    storage.write_tensors(path, state(128).tensors, notes)
+    with folder.claim(CONFIG):
+        assert folder.restore().step == 64
+    (said,) = folder.said
+    assert said.startswith(f"{path} holds no ") and said.endswith(
+        "it is now state-000000128.safetensors.damaged-0."
+    )
+
+
 def test_with_both_states_damaged_it_starts_anew(folder):
     with folder.claim(CONFIG):
         train(folder, 64, 128)
@@ -281,7 +320,11 @@ def test_a_result_is_the_end(folder):
         assert not folder.finished
         finish(folder, mse=[0.5, math.nan])
         assert folder.finished
-    assert folder.result() == {"metrics": {"mse": [0.5, None]}, "curve": state(128).curve}
+    assert folder.result() == {
+        "metrics": {"mse": [0.5, None]},
+        "curve": state(128).curve,
+        "config": storage.digest(CONFIG),
+    }
     assert metrics(folder) == state(128).curve and not folder.said
     assert storage.read_json(folder.path / "provenance.json") == {"device": "a"}
     assert names(folder) == [

@@ -16,6 +16,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 KEY = "sha256"
+# Of dtypes that torch cannot look at byte by byte it says so in a RuntimeError.
+UNREADABLE = (SafetensorError, ValueError, KeyError, TypeError, RecursionError, RuntimeError)
 
 
 class Damaged(Exception):
@@ -61,7 +63,7 @@ def read_json(path: Path) -> dict:
         data = json.loads(path.read_bytes())
         if not isinstance(data, dict) or data.pop(KEY, None) != digest(data):
             raise Damaged(f"{path} does not match its checksum")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is not JSON: {error}") from None
     return data
 
@@ -91,10 +93,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
         size = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + size])["__metadata__"]
         tensors, text, wanted = load(content), header["notes"], header[KEY]
-        notes = json.loads(text)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{path} cannot be read: {error}") from None
-    if wanted != _digest_tensors(tensors, text):
+        notes, found = json.loads(text), _digest_tensors(tensors, text)
+    except UNREADABLE as error:
+        raise Damaged(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if wanted != found or not isinstance(notes, dict):
         raise Damaged(f"{path} does not match its checksum")
     return tensors, notes
 

@@ -20,7 +20,7 @@ from ..checks import UserError
 from .data import fetch_data
 from .doctor import look
 from .running import list_experiments, make_report, run
-from .screen import console
+from .screen import console, terminable
 
 app = typer.Typer(
     help="The experiments of the FSPool paper, each as one command.",
@@ -57,7 +57,10 @@ def options(version: Annotated[bool, typer.Option("--version", help="Show it.")]
 def main() -> None:
     """Errors that the user can put right are one sentence."""
     try:
-        app(prog_name="fspool")  # whatever started it
+        with terminable():
+            app(prog_name="fspool")  # whatever started it
     except UserError as error:
         Console(stderr=True).print(str(error), markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(1) from None
+    except KeyboardInterrupt:  # before a command began
+        raise SystemExit(130) from None

@@ -22,8 +22,8 @@ from ..lab import on_ray, parallel
 from ..lab.cell import Cell
 from ..lab.display import display
 from ..lab.launch import Event, Job, Options, cores, find_device, jobs_of, launch, refuse_others
-from ..storage import Damaged, read_json, write_json
-from .screen import console, say
+from ..storage import read_json, read_or_set_aside, write_json
+from .screen import console, say, stoppable, warn
 
 Start = Callable[[list[Job], Options, Callable[[Event], None]], list[Job]]  # returns what failed
 
@@ -48,6 +48,7 @@ def list_experiments() -> None:
     console.print("\nfspool run EXPERIMENT --preset PRESET", highlight=False)
 
 
+@stoppable()
 def run(
     name: Annotated[
         str,
@@ -202,12 +203,8 @@ def show(results: report.Collection, page: Path | None) -> None:
 
 def watch(jobs: list[Job], options: Options, start: Start) -> list[Job]:
     """Launch under a display."""
-    try:
-        with display(console, jobs) as view:
-            return start(jobs, options, view.handle)
-    except KeyboardInterrupt:
-        console.print("Stopped. The same command goes on from the last saved states.")
-        raise typer.Exit(130) from None
+    with display(console, jobs) as view:
+        return start(jobs, options, view.handle)
 
 
 def of_tasks(cells: dict[str, Cell], experiment: str, tasks: Sequence[str]) -> dict[str, Cell]:
@@ -263,9 +260,9 @@ def write_plan(out: Path, plan: dict, overwrite: bool) -> None:
     """What was asked for, so far, so that a report can say what is missing, and how it was made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with suppress(Damaged, FileNotFoundError, KeyError, TypeError, ValueError):
-            before = read_json(out / "plan.json")
-            if all(before[key] == plan[key] for key in ("experiment", "preset")):
+        before = read_or_set_aside(out / "plan.json", read_json, warn)
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # it may be of any form
+            if before and all(before[key] == plan[key] for key in ("experiment", "preset")):
                 plan = plan | _joined(before, plan, overwrite)
         write_json(out / "plan.json", plan)
     except OSError as error:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from threading import current_thread, main_thread
 
 import typer
 from rich.console import Console
@@ -27,6 +30,41 @@ def say(texts: list[str], style: str | None = None) -> None:
 
 def warn(text: str) -> None:
     say([text], "yellow")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, by which a cluster takes a machine back."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, with a sentence, and only once."""
+
+    def end(*_) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    # One of several that train together may be waiting for the others, and hear nothing.
+    together = os.environ.get("WORLD_SIZE", "1") != "1"
+    if together or current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Whoever stops runs is told how they go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        console.print("Stopped. The same command goes on from the last saved states.")
+        number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+        raise typer.Exit(128 + number) from None
 
 
 def working(stopped: str) -> AbstractContextManager[Callable]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from .. import storage
@@ -24,13 +25,15 @@ def kept(
     make: Callable[[], dict[str, Tensor]],
     say: Callable[[str], None],
     slow: bool = False,
+    fit: Callable[[dict[str, Tensor]], bool] = lambda tensors: True,
 ) -> dict[str, Tensor]:
     """The tensors of these names that are kept in a file; where there are none they are made.
 
     ``notes`` say what they are made of: what was made of something else does not count. What is
     slow to make is missed when it cannot be kept, so that is said; the rest takes a moment.
+    ``fit`` says whether what a file has can be what was kept, for a checksum does not.
     """
-    tensors = _read(path, notes, names, say)
+    tensors = _read(path, notes, names, say, fit)
     if tensors is None:
         tensors = make()
         try:
@@ -47,12 +50,19 @@ def kept(
     return tensors
 
 
-def _read(path: Path, notes: dict, names: Collection[str], say) -> dict[str, Tensor] | None:
+def packed(offsets: Tensor, rows: int) -> bool:
+    """Are these the offsets of so many rows?"""
+    if offsets.dtype != torch.int64 or offsets.ndim != 1 or not len(offsets):
+        return False
+    return bool(offsets[0] == 0 and offsets[-1] == rows and (offsets.diff() >= 0).all())
+
+
+def _read(path: Path, notes: dict, names: Collection[str], say, fit) -> dict[str, Tensor] | None:
     """What is in the file; None where there is none, or it was made of something else."""
 
     def read(path: Path) -> dict[str, Tensor]:
         tensors, found = storage.read_tensors(path)
-        if found != notes or tensors.keys() != set(names):
+        if found != notes or tensors.keys() != set(names) or not fit(tensors):
             raise storage.Damaged(f"{path} holds something else")
         return tensors
 

@@ -17,6 +17,7 @@ import numpy as np
 from ..checks import UserError
 
 GZIP = b"\x1f\x8b"
+LARGEST = 1 << 26  # bytes that a file may unpack to; the largest of MNIST has 47 million
 UBYTE = 0x08  # the only type code that is read
 
 
@@ -24,7 +25,10 @@ def content(path: Path) -> bytes:
     """What is in a file, decompressed; its first bytes decide, since browsers unzip some files."""
     try:
         raw = path.read_bytes()
-        return gzip.decompress(raw) if raw.startswith(GZIP) else raw
+        if not raw.startswith(GZIP):
+            return raw
+        with gzip.open(path) as file:
+            data = file.read(LARGEST + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
             f"{path}, with md5 {hashlib.md5(raw).hexdigest()}, is not a whole gzip file ({error}); "
@@ -34,6 +38,9 @@ def content(path: Path) -> bytes:
         raise UserError(
             f"{path} cannot be read ({error.strerror}); make it readable, or fetch it again."
         ) from None
+    if len(data) > LARGEST:
+        raise _wrong(path, f"unpacks to more than {LARGEST} bytes", "fewer")
+    return data
 
 
 def parse(data: bytes, dimensions: int, path: Path) -> np.ndarray:

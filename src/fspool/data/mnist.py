@@ -168,7 +168,17 @@ def load(root: Path | str, split: str, say: Callable[[str], None] = print) -> Mn
     def make() -> dict[str, Tensor]:
         return sets_of(*(_read(root, source) for source in sources))._asdict()
 
-    return MnistSets(**files.kept(path, notes, MnistSets._fields, make, say))
+    return MnistSets(**files.kept(path, notes, MnistSets._fields, make, say, fit=_fit))
+
+
+def _fit(kept: dict[str, Tensor]) -> bool:
+    """Can these be sets of MNIST's?"""
+    points, offsets, labels = (kept[name] for name in MnistSets._fields)
+    if points.dtype != torch.uint8 or labels.dtype != torch.uint8 or labels.ndim != 1:
+        return False
+    if points.ndim != 2 or points.shape[1] != 2 or len(offsets) != len(labels) + 1:
+        return False
+    return bool(files.packed(offsets, len(points)) and (points < 28).all() and (labels < 10).all())
 
 
 def sets_of(images: np.ndarray, labels: np.ndarray) -> MnistSets:

@@ -152,9 +152,25 @@ def load(root: Path | str, name: str, say: Callable[[str], None] = print) -> Gra
     digest = place.digest(tu_text.files_of(place, name, SOURCES[name].labelled))
     notes = {"format": FORMAT, "name": name, "source": digest}
     path = place.folder / f"graphs-{name}.safetensors"
-    return unpack(
-        name, files.kept(path, notes, KEPT, lambda: _read(place, name, root, digest), say)
-    )
+
+    def make() -> dict[str, Tensor]:
+        return _read(place, name, root, digest)
+
+    return unpack(name, files.kept(path, notes, KEPT, make, say, fit=_fit))
+
+
+def _fit(kept: dict[str, Tensor]) -> bool:
+    """Can these be graphs that :func:`pack` packed?"""
+    small = (torch.uint8, torch.int16, torch.int32)
+    if not all(t.dtype in small and t.ndim == 1 and (t >= 0).all() for t in kept.values()):
+        return False
+    sizes, degrees, sources, labels, kind = (kept[key] for key in KEPT)
+    if not len(sizes) or len(sizes) != len(labels) or len(degrees) != len(kind):
+        return False
+    if sizes.sum() != len(degrees) or degrees.sum() != len(sources) or not len(kind):
+        return False
+    own = sizes.long().repeat_interleave(sizes.long())  # of every node, how large its graph is
+    return bool((sources < own.repeat_interleave(degrees.long())).all())
 
 
 def pack(text: tu_text.Text, features: str) -> dict[str, Tensor]:

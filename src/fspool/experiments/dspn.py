@@ -245,17 +245,20 @@ def load(folder: Path | str, task: str | None = None) -> SetPredictor:
         tensors, _ = storage.read_tensors(folder / "model.safetensors")
     except (OSError, storage.Damaged) as error:
         raise UserError(f"{folder} has no trained model ({error}); run dspn to its end.") from None
-    found = config["cell"].get("task") if config["experiment"] == "dspn" else None
+    cell, experiment = config.get("cell"), config.get("experiment")
+    found = cell.get("task") if experiment == "dspn" and isinstance(cell, dict) else None
     if found is None or task not in (None, found):
-        what = f"a model for {found}" if found else f"a run of {config['experiment']}"
+        what = f"a model for {found}" if found else f"a run of {experiment}"
         wanted = f"one for {task}" if task else "one of dspn"
         raise UserError(f"{folder / 'config.json'} is of {what}; expected {wanted}.")
-    model = SetPrediction(**config["cell"]).model()
-    first = {
-        name: tensor[0] if tensor.ndim > model.state_dict()[name].ndim else tensor
-        for name, tensor in tensors.items()
-    }
-    model.load_state_dict(first)
+    try:
+        model = SetPrediction(**cell).model()
+        own = model.state_dict()
+        first = {n: t[0] if n in own and t.ndim > own[n].ndim else t for n, t in tensors.items()}
+        model.load_state_dict(first)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[-1].strip().rstrip(".")
+        raise UserError(f"{folder} is of another version ({reason}); run dspn again.") from None
     return model.eval()
 
 

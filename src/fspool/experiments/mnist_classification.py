@@ -99,7 +99,7 @@ class Classification(MnistCell):
         found = []
         for folder in sorted(folders):
             digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-            steps = read_json(folder / "provenance.json")["steps"][-1]
+            steps = _steps(folder)
             own = {"cell": self.source, "seeds": seeds_of(folder), "steps": steps}
             found.append(own | {"sha256": digest})
         return {"encoders": found}
@@ -139,14 +139,27 @@ def _encoder(runs: Path, source: str, seed: int) -> dict[str, Tensor]:
     folder = _trained(runs, source, seed)
     try:
         tensors, _ = read_tensors(folder / "model.safetensors")
+        index = seeds_of(folder).index(seed)
+        return {
+            name.removeprefix("encoder."): tensor[index]
+            for name, tensor in tensors.items()
+            if name.startswith("encoder.")
+        }
     except (Damaged, OSError) as error:
         raise UserError(f"{error}; {_make_it(runs, source, seed)}") from None
-    index = seeds_of(folder).index(seed)
-    return {
-        name.removeprefix("encoder."): tensor[index]
-        for name, tensor in tensors.items()
-        if name.startswith("encoder.")
-    }
+    except IndexError:
+        raise UserError(
+            f"{folder / 'model.safetensors'} has no weights of seed {seed}; "
+            f"{_make_it(runs, source, seed)}"
+        ) from None
+
+
+def _steps(folder: Path) -> int | None:
+    """How far a run had come; not worth losing another one for."""
+    try:
+        return read_json(folder / "provenance.json")["steps"][-1]
+    except (Damaged, OSError, KeyError, IndexError, TypeError):
+        return None
 
 
 def _trained(runs: Path, source: str, seed: int) -> Path:

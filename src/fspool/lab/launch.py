@@ -359,7 +359,7 @@ def _launch_processes(groups, options, workers, handle) -> list[Job]:
         for future, group in futures.items():
             if error := future.exception():  # the process itself died
                 for job in group:
-                    handle(Event(job, "failed", text=f"its process ended: {error}"))
+                    handle(Event(job, "failed", text=_ended(error)))
                 failed += group
             else:
                 failed += future.result()
@@ -370,6 +370,14 @@ def _launch_processes(groups, options, workers, handle) -> list[Job]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ended(error: BaseException) -> str:
+    reason = str(error).rstrip(".")
+    return (
+        f"its process ended ({reason}); run the same command again, with fewer --workers if "
+        "memory is short."
+    )
 
 
 def _submit(pool: ProcessPoolExecutor, groups: list[list[Job]], options: Options) -> dict:

@@ -49,6 +49,7 @@ class RunFolder:
 
     def __init__(self, path: Path, say: Callable[[str], None] = print) -> None:
         self.path, self.say = path, say
+        self.mark: str | None = None  # of the configuration; the work itself bears it
 
     @property
     def finished(self) -> bool:
@@ -64,17 +65,21 @@ class RunFolder:
     def claim(self, config: dict, *, overwrite: bool = False, patience: float | None = None):
         """Hold the folder for this configuration: no other process, no other configuration."""
         self.path.mkdir(parents=True, exist_ok=True)
+        self.mark = storage.digest(storage.plain(config))
         with open(self.path / "lock", "w") as lock:
             self._wait_for(lock, PATIENCE if patience is None else patience)
             for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
                 part.unlink()
             found = self.config()
             if found is None and self._has_work():
-                self.say(
-                    f"{self.path} has lost its config.json; whatever else it holds is set aside "
-                    "as damaged, and it starts again."
-                )
-                self._clear(storage.set_aside)  # nobody knows what it belongs to
+                if self._bears_mark():
+                    self.say(f"{self.path} has lost its config.json; it is written again.")
+                else:
+                    self.say(
+                        f"{self.path} has lost its config.json; whatever else it holds is set "
+                        "aside as damaged, and it starts again."
+                    )
+                    self._clear(storage.set_aside)  # nobody knows what it belongs to
             elif found is not None and (difference := differing(found, config)):
                 if not overwrite:
                     raise UserError(other_configuration(self.path, difference))
@@ -86,6 +91,7 @@ class RunFolder:
     def save(self, state: State) -> None:
         """Keep this state and the one before."""
         notes = {"step": state.step, "curve": state.curve, "clock": state.clock}
+        notes |= self._marked()
         storage.write_tensors(self._state(state.step), state.tensors, notes)
         for path in self._states()[2:]:
             path.unlink()
@@ -96,9 +102,7 @@ class RunFolder:
         for path in self._states():
             if last is not None and path > self._state(last):
                 continue
-            if (content := self._read(path.name, storage.read_tensors)) is not None:
-                tensors, notes = content
-                state = State(notes["step"], tensors, notes["curve"], notes.get("clock", []))
+            if (state := self._read(path.name, read_state)) is not None:
                 break
         self._rewrite_metrics(state.curve if state else [])
         return state
@@ -119,7 +123,7 @@ class RunFolder:
         storage.write_tensors(self.path / "arrays.safetensors", evaluation.arrays)
         storage.write_json(self.path / "provenance.json", provenance)
         self._rewrite_metrics(curve)
-        result = {"metrics": evaluation.metrics, "curve": curve}
+        result = {"metrics": evaluation.metrics, "curve": curve} | self._marked()
         storage.write_json(self.path / "result.json", result)
         for path in self._states():
             path.unlink()
@@ -136,6 +140,17 @@ class RunFolder:
 
     def _has_work(self) -> bool:
         return bool(self._states()) or (self.path / "result.json").exists()
+
+    def _bears_mark(self) -> bool:
+        """Is all work that is whole of this configuration?"""
+        if (result := self.result()) is not None:
+            return result.get("config") == self.mark
+        states = [self._read(path.name, storage.read_tensors) for path in self._states()]
+        marks = {notes.get("config") for _, notes in filter(None, states)}
+        return marks == {self.mark}
+
+    def _marked(self) -> dict:
+        return {"config": self.mark} if self.mark else {}
 
     def _rewrite_metrics(self, curve: list[dict]) -> None:
         """From the state, which has a checksum: a torn last line, or worse, cannot last."""
@@ -162,6 +177,30 @@ class RunFolder:
                         "or choose another --out."
                     ) from None
                 time.sleep(0.1)
+
+
+def read_state(path: Path) -> State:
+    """A saved state; what does not have its form is damaged."""
+    tensors, notes = storage.read_tensors(path)
+    step, curve, clock = (notes.get(name, []) for name in ("step", "curve", "clock"))
+    if type(step) is not int or f"state-{step:09d}" != path.stem or not _is_curve(curve):
+        raise storage.Damaged(f"{path} holds no state")
+    if not isinstance(clock, list) or not all(map(_is_interval, clock)):
+        raise storage.Damaged(f"{path} holds no times")
+    return State(step, tensors, curve, clock)
+
+
+def _is_curve(curve: object) -> bool:
+    return isinstance(curve, list) and all(
+        isinstance(record, dict)
+        and type(record.get("step")) is int
+        and isinstance(record.get("loss"), list)
+        for record in curve
+    )
+
+
+def _is_interval(times: object) -> bool:
+    return isinstance(times, list) and [type(time) in (int, float) for time in times] == [True] * 2
 
 
 class NoFolder(RunFolder):

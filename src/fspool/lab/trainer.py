@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..checks import UserError
 from ..data.draws import seed_of
 from . import parallel
 from .capture import captured
@@ -48,6 +49,7 @@ def train(
     tallies = Tallies(model, cell, seeds, device)
     tensors = live_tensors(model, optimiser) | tallies.tensors
     state = state or State()
+    _check_fit(state, tensors)
     for name, value in state.tensors.items():
         tensors[name].copy_(value)
     parallel.make_same(list(tensors.values()))
@@ -93,6 +95,19 @@ def train(
             curve[-1]["metrics"] = _probe(model, cell, seeds, device, steps.stop)
         yield State(steps.stop, tensors, curve)
         begin = steps.stop
+
+
+def _check_fit(state: State, tensors: dict[str, Tensor]) -> None:
+    """Is a state one of this model? That of another version of it may not be."""
+    if not state.step:
+        return
+    for name in sorted(tensors.keys() | state.tensors.keys()):
+        there, here = state.tensors.get(name), tensors.get(name)
+        if there is None or here is None or there.shape != here.shape or there.dtype != here.dtype:
+            raise UserError(
+                f"the saved state of step {state.step} does not fit the model in {name}; it is of "
+                "another version, so remove it, or choose another --out."
+            )
 
 
 def _chunk_end(cell: Cell, begin: int) -> int:

@@ -15,6 +15,7 @@ from .. import storage
 from ..checks import UserError
 from ..experiments import EXPERIMENTS
 from ..lab.runs import differing
+from . import forms
 from .compact import FORMAT, read_compact
 from .records import Collection, Plan, Point, Record, shorten
 
@@ -61,8 +62,8 @@ def _read_compact_files(paths: list[Path]) -> Collection:
             part = read_compact(data)
         except (storage.Damaged, OSError) as error:
             damaged.append(f"{error}; it is left out.")
-        except (KeyError, TypeError, ValueError) as error:
-            damaged.append(f"{path} lacks what a result file has ({error!r}); it is left out.")
+        except ValueError as error:
+            damaged.append(f"{path} lacks what a result file has ({error}); it is left out.")
         else:
             records += part.records
             plans += part.plans
@@ -73,6 +74,7 @@ def _read_compact_files(paths: list[Path]) -> Collection:
 
 def _checked(found: Collection) -> Collection:
     """Each cell once, and only of experiments that this version knows."""
+    found.plans[:] = [plan for plan in found.plans if plan.experiment in EXPERIMENTS]
     kept: dict[tuple[str, str], Record] = {}
     for record in found:
         key = record.experiment, record.name
@@ -123,13 +125,11 @@ def _read_plan(path: Path, found: Collection) -> list[Plan]:
     data = _read(path / "plan.json", found)
     if data is None:
         return []
-    try:
-        seeds, cells = int(data["seeds"]), [str(name) for name in data["cells"]]
-        options = {str(text): int(n) for text, n in dict(data.get("options", {})).items()}
-        return [Plan(str(data["experiment"]), str(data["preset"]), seeds, cells, options)]
-    except (KeyError, TypeError, ValueError):
+    if not forms.plan(data) or data["experiment"] not in EXPERIMENTS:
         found.damaged.append(f"{path / 'plan.json'} is not a plan; what is missing is not known.")
         return []
+    names = ("experiment", "preset", "seeds", "cells")
+    return [Plan(*(data[name] for name in names), data.get("options", {}))]
 
 
 def _read(path: Path, found: Collection) -> dict | None:
@@ -150,6 +150,9 @@ def _read_group(folder: Path, found: Collection) -> _Group | None:
             found.damaged.append(f"{folder} has lost its config.json; it is left out.")
         return None
     name, experiment = f"{folder.parent.name}/{folder.name}", config.get("experiment")
+    if not forms.config(config):
+        found.damaged.append(f"{folder / 'config.json'} is not a configuration; it is left out.")
+        return None
     if experiment not in EXPERIMENTS:
         found.damaged.append(_unknown(name, experiment))
         return None
@@ -165,6 +168,9 @@ def _read_group(folder: Path, found: Collection) -> _Group | None:
     curve = result["curve"]
     derived = EXPERIMENTS[experiment].derive(curve) if curve else {}  # before it is thinned
     origin = _read(folder / "provenance.json", found) or {}
+    if not forms.provenance(origin):
+        found.damaged.append(f"{folder / 'provenance.json'} is of another form; it is left out.")
+        origin = {}
     tallies = _read_tallies(folder, len(config["seeds"]), experiment, found)
     if tallies is None:
         return None
@@ -193,20 +199,17 @@ def _read_tallies(
 
 def _misfit(config: dict, result: dict) -> str:
     """What is wrong with the form of a result; empty for nothing."""
-    seeds, metrics, curve = config.get("seeds"), result.get("metrics"), result.get("curve")
-    if not isinstance(seeds, list) or not isinstance(config.get("cell"), dict):
-        return "stands beside a configuration without seeds or settings"
-    if not isinstance(metrics, dict) or not isinstance(curve, list):
+    seeds = config["seeds"]
+    if not forms.result(result):
         return "has no metrics or no curve"
-    lists = [*metrics.values(), *(record.get("loss") for record in curve)]
-    if not all(isinstance(values, list) and len(values) == len(seeds) for values in lists):
+    lists = [*result["metrics"].values(), *(record["loss"] for record in result["curve"])]
+    if not all(len(values) == len(seeds) for values in lists):
         return f"does not have one number for each of the {len(seeds)} seeds"
     return ""
 
 
 def _steps(config: dict) -> int | str:
-    cell = config.get("cell")
-    return cell.get("steps", "?") if isinstance(cell, dict) else "?"
+    return config["cell"].get("steps", "?")
 
 
 def _reached(folder: Path) -> int:
@@ -217,9 +220,11 @@ def _reached(folder: Path) -> int:
         return 0
     for line in reversed(lines):
         try:
-            return int(json.loads(line)["step"])
-        except (ValueError, KeyError, TypeError):
+            step = json.loads(line)["step"]
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
+        if forms.count(step):
+            return step
     return 0
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,16 @@ from torch import Tensor
 
 from .. import storage
 from ..experiments import EXPERIMENTS
+from . import forms
 from .records import Collection, Plan, Point, Record, shorten, split_origin
 from .saving import save
 
 FORMAT = "fspool results 1"
+PARTS = ("plans", "unfinished", "damaged", "machines", "cells")
+PLAN = tuple(field.name for field in fields(Plan))
 POINTS = 64  # of a loss curve, at most
 CURVE_DIGITS = 3
+LARGEST = 1 << 28  # bytes of counts
 ROWS, DECIMALS = 360, 3  # of the arrays that a figure needs
 
 
@@ -42,13 +47,31 @@ def compact(collection: Collection, path: Path | str) -> None:
 
 
 def read_compact(data: dict) -> Collection:
-    """What :func:`compact` wrote."""
+    """What :func:`compact` wrote; ValueError for anything else."""
+    _check(data)
     return Collection(
         [_record(cell, data["machines"]) for cell in data["cells"]],
-        [Plan(**plan) for plan in data["plans"]],
+        [Plan(**{name: plan[name] for name in PLAN if name in plan}) for plan in data["plans"]],
         data["unfinished"],
         data["damaged"],
     )
+
+
+def _check(data: dict) -> None:
+    if not forms.results(data):
+        names = [name for name in PARTS if name not in data] or ["the right form"]
+        raise ValueError(" and ".join(names))
+    for cell in data["cells"]:
+        if any(
+            group.get("machine", -1) not in range(len(data["machines"])) for group in cell["groups"]
+        ):
+            raise ValueError(f"a machine for {cell['name']}")
+        if len({len(cell["curve"][name]) for name in Point._fields}) > 1:
+            raise ValueError(f"a whole curve of {cell['name']}")
+        if any(len(values) != len(cell["seeds"]) for values in cell["metrics"].values()):
+            raise ValueError(f"one number for each of the seeds of {cell['name']}")
+        if any(len(a["values"]) != math.prod(a["shape"]) for a in cell["arrays"].values()):
+            raise ValueError(f"arrays of {cell['name']} in their shapes")
 
 
 def _cell(record: Record, machines: list[dict]) -> dict:
@@ -101,10 +124,15 @@ def _packed(counts: Tensor) -> dict:
 
 
 def _unpacked(packed: dict) -> Tensor:
-    try:
-        content = zlib.decompress(base64.b64decode(packed["zlib"]))
+    size = 4 * math.prod(packed["shape"])
+    if size > LARGEST:
+        raise ValueError(f"counts of at most {LARGEST} bytes")
+    try:  # no more than there should be, whatever would come out
+        content = zlib.decompressobj().decompress(base64.b64decode(packed["zlib"]), size + 1)
     except zlib.error as error:
-        raise ValueError(f"counts that cannot be unpacked: {error}") from None
+        raise ValueError(f"counts that can be unpacked: {error}") from None
+    if len(content) != size:
+        raise ValueError("counts in their shapes")
     steps = np.frombuffer(content, "<i4").reshape(packed["shape"])
     return torch.from_numpy(steps.cumsum(-1, dtype=np.int32))
 

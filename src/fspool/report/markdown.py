@@ -21,7 +21,7 @@ def markdown(collection: Collection) -> str:
     for experiment in collection.experiments:
         grids = fill_all(experiment, collection)
         records = list(collection.of(experiment.name).values())
-        parts += [f"## {experiment.title}", how_made(records, collection, code="`")]
+        parts += [f"## {experiment.title}", how_made(records, collection, "`", markdown_text)]
         parts += filter(None, [verdict_sentence(grids)])
         for grid in filter(None, [*grids, cost(records)]):
             parts += [f"### {grid.title}", grid.note, markdown_table(grid)]

@@ -60,7 +60,10 @@ class Record:
         try:
             return storage.read_tensors(self.folder / name)[0]
         except (storage.Damaged, OSError) as error:
-            self.problems.append(f"{error}; the figures go without it.")
+            self.problems.append(
+                f"{error}; the figures go without it, so remove {self.folder} and run the same "
+                "command to make it again."
+            )
             return {}
 
 

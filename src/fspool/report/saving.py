@@ -13,6 +13,6 @@ def save(path: Path | str, text: str) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        storage.write(path, text.encode())
+        storage.write(path, text.encode(errors="replace"))  # names of files may be of any bytes
     except OSError as error:
         raise UserError(f"{str(path)!r} cannot be written: {error.strerror}.") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from ..lab.seconds import seconds_of
 from .grids import Grid
@@ -39,8 +40,13 @@ def _counted(counts: Counter) -> str:
     return ", ".join(f"{counts[word]} {word}" for word in (LEVEL, AHEAD, BEHIND) if counts[word])
 
 
-def how_made(records: list[Record], collection: Collection, code: str = "") -> str:
-    """Machine, commit and command, in a sentence or two."""
+def how_made(
+    records: list[Record],
+    collection: Collection,
+    code: str = "",
+    escape: Callable[[str], str] = str,
+) -> str:
+    """Machine, commit and command, in a sentence or two; names are escaped, commands are code."""
     origins = [origin for record in records for origin in record.origins]
     runs = sum(len(record.seeds) for record in records)
     seconds = sum(filter(None, seconds_of(origins)))
@@ -54,6 +60,7 @@ def how_made(records: list[Record], collection: Collection, code: str = "") -> s
         text += f", at commit {commits}"
     if dates := sorted({origin["date"] for origin in origins if origin.get("date")}):
         text += f", {dates[0]}" if len(dates) == 1 else f", {dates[0]} to {dates[-1]}"
+    text = escape(text)
     plans = [plan for plan in collection.plans if plan.experiment == records[0].experiment]
     made = " and ".join(f"{code}{text}{code}" for plan in plans for text in plan.commands)
     return f"{text}. Made by {made}." if made else f"{text}."

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .vocabulary import OBJECTS
+from ..files import packed
+from .vocabulary import ANSWERS, FEATURES, OBJECTS, RELATIONS, VALUES, WORDS
 
 
 class Scenes(NamedTuple):
@@ -64,6 +65,63 @@ class Questions(NamedTuple):
 
     def to(self, device: torch.device | str) -> Questions:
         return Questions(*(tensor.to(device) for tensor in self))
+
+
+FORMS = {  # of scenes: dtypes, and what comes after the first axis
+    "image": (torch.int32, ()),
+    "sizes": (torch.uint8, ()),
+    "coords": (torch.float32, (OBJECTS, 3)),
+    "attributes": (torch.uint8, (OBJECTS, len(FEATURES))),
+    "rotation": (torch.float32, (OBJECTS,)),
+    "pixels": (torch.float32, (OBJECTS, 3)),
+    "relations": (torch.int16, (len(RELATIONS), OBJECTS)),
+}
+COLUMNS = {  # of questions, but for their words
+    "scene": torch.int32,
+    "answers": torch.uint8,
+    "families": torch.uint8,
+    "right": torch.bool,
+}
+
+
+def scenes_fit(scenes: Scenes) -> bool:
+    """Can these be scenes? Every number that something is looked up by is where it should be."""
+    for name, (dtype, shape) in FORMS.items():
+        tensor = getattr(scenes, name)
+        if tensor.dtype != dtype or tensor.ndim == 0 or tensor.shape[1:] != shape:
+            return False
+    if len({len(tensor) for tensor in scenes}) != 1 or not len(scenes.sizes):
+        return False
+    if scenes.sizes.min() < 1 or scenes.sizes.max() > OBJECTS:
+        return False
+    mask, limits = scenes.mask, torch.tensor([len(VALUES[name]) for name in FEATURES])
+    known = scenes.attributes[mask]
+    real = all(t.isfinite().all() for t in (scenes.coords, scenes.rotation, scenes.pixels))
+    named = (known > 0).all() and (known <= limits).all() and not scenes.attributes[~mask].any()
+    bits = scenes.relations.int() >> scenes.sizes.int()[:, None, None]
+    return bool(real and named and (scenes.relations >= 0).all() and not bits.any())
+
+
+def questions_fit(questions: Questions, scenes: int) -> bool:
+    """Can these be questions about so many scenes?"""
+    for name, dtype in COLUMNS.items():
+        if getattr(questions, name).dtype != dtype or getattr(questions, name).ndim != 1:
+            return False
+    words, offsets, count = questions.words, questions.offsets, len(questions.answers)
+    if any(len(getattr(questions, name)) != count for name in COLUMNS) or not count:
+        return False
+    if words.dtype != torch.uint8 or words.ndim != 1 or len(offsets) != count + 1:
+        return False
+    rows, known = questions.scene, words[words > 0]
+    return bool(
+        packed(offsets, len(words))
+        and (offsets.diff() > 0).all()
+        and rows.min() >= 0
+        and rows.max() < scenes
+        and len(known) == len(words)
+        and words.max() <= len(WORDS)
+        and questions.answers.max() < len(ANSWERS)
+    )
 
 
 class Clevr(NamedTuple):

@@ -16,7 +16,7 @@ from torch import Tensor
 from ... import storage
 from ...checks import UserError, nearest
 from .. import files as data_files
-from .arrays import Clevr, Questions, Scenes
+from .arrays import Clevr, Questions, Scenes, questions_fit, scenes_fit
 from .question_files import read_questions
 from .scene_files import read_scenes
 from .vocabulary import SPLITS, WORDS
@@ -53,7 +53,13 @@ def load(root: Path | str, split: str, say: Callable[[str], None] = print) -> Cl
         scenes = read_scenes(scenes_path)
         return pack(Clevr(scenes, read_questions(questions_path, scenes, scenes_path)))
 
-    return unpack(data_files.kept(place.kept, notes(place.sources), NAMES, make, say, slow=True))
+    made_of = notes(place.sources)
+    return unpack(data_files.kept(place.kept, made_of, NAMES, make, say, slow=True, fit=_fit))
+
+
+def _fit(tensors: dict[str, Tensor]) -> bool:
+    scenes, questions = unpack(tensors)
+    return scenes_fit(scenes) and questions_fit(questions, len(scenes.sizes))
 
 
 def find(root: Path, split: str) -> Place | None:
@@ -111,7 +117,7 @@ def _alone(path: Path) -> Clevr:
         tensors, found = storage.read_tensors(path)
     except (OSError, storage.Damaged) as error:
         raise UserError(f"{error}; remove it, and make it again by {MAKE}.") from None
-    if found.get("format") != FORMAT or tensors.keys() != set(NAMES):
+    if found.get("format") != FORMAT or tensors.keys() != set(NAMES) or not _fit(tensors):
         raise UserError(f"{path} holds something else; remove it, and make it again by {MAKE}.")
     return unpack(tensors)
 

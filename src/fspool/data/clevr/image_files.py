@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,7 +46,12 @@ def load_images(
         return {"images": _read_all(paths, size)}
 
     kept = folder.parent / f"compact-{split}-{size}.safetensors"
-    return data_files.kept(kept, notes, ("images",), make, say, slow=True)["images"]
+
+    def fit(tensors: dict[str, Tensor]) -> bool:
+        images = tensors["images"]
+        return images.dtype == torch.uint8 and images.shape == (len(paths), 3, size, size)
+
+    return data_files.kept(kept, notes, ("images",), make, say, slow=True, fit=fit)["images"]
 
 
 def _size_of(path: Path, row: int) -> int:
@@ -73,8 +79,12 @@ def read_image(path: Path, row: int = 0) -> Tensor:
     from matplotlib.image import imread  # it comes with the reader of PNG files
 
     try:
+        with open(path, "rb") as file:  # a few bytes may say that they are a very large picture
+            _check_size(file.read(24), path, row)
         pixels = np.asarray(imread(path, format="png"))
-    except (OSError, SyntaxError, ValueError) as error:
+    except UserError:
+        raise
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
         raise UserError(
             f"{path}, the picture of scene {row}, cannot be read ({error}); fetch it again."
         ) from None
@@ -85,15 +95,22 @@ def read_image(path: Path, row: int = 0) -> Tensor:
             f"{path}, the picture of scene {row}, is {found}; expected RGB or RGBA, so fetch it "
             "again."
         )
-    if shape[:2] != (HEIGHT, WIDTH):
-        raise UserError(
-            f"{path}, the picture of scene {row}, has {shape[1]} x {shape[0]} pixels; expected "
-            f"{WIDTH} x {HEIGHT}, the original size."
-        )
     pixels = pixels[..., :3]
     if pixels.dtype != np.uint8:
         pixels = (pixels * 255).round().astype(np.uint8)
     return torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
+
+
+def _check_size(head: bytes, path: Path, row: int) -> None:
+    """By the header of a PNG file; whatever has another one cannot be read."""
+    if head[:8] != b"\x89PNG\r\n\x1a\n" or len(head) < 24:
+        return
+    width, height = struct.unpack(">II", head[16:24])
+    if (height, width) != (HEIGHT, WIDTH):
+        raise UserError(
+            f"{path}, the picture of scene {row}, has {width} x {height} pixels; expected "
+            f"{WIDTH} x {HEIGHT}, the original size."
+        )
 
 
 def shrink(pictures: Tensor, size: int) -> Tensor:

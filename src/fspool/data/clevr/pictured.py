@@ -15,7 +15,7 @@ from torch import Tensor
 from ...checks import UserError, nearest
 from .. import files as data_files
 from . import targets
-from .arrays import Scenes
+from .arrays import Scenes, scenes_fit
 from .blocks import blocks
 from .compact import find, source_paths
 from .generate import _begin
@@ -69,8 +69,12 @@ def kept_twin(
 
     notes = {"format": 1, "split": split, "scenes": count}
     slow = count > 10_000
-    tensors = data_files.kept(path, notes, Scenes._fields, make, say, slow=slow)
+    tensors = data_files.kept(path, notes, Scenes._fields, make, say, slow=slow, fit=_fit)
     return Scenes(*(tensors[name] for name in Scenes._fields))
+
+
+def _fit(tensors: dict[str, Tensor]) -> bool:
+    return scenes_fit(Scenes(**tensors))
 
 
 def original(root: Path, split: str) -> Scenes:

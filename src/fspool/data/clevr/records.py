@@ -119,13 +119,14 @@ class _Reader:
 
     def _look(self) -> str:
         """The next character that is not space; nothing at the end."""
-        while True:
+        for _ in range(LARGEST // PIECE):
             while self.at < len(self.piece) and self.piece[self.at] in SPACE:
                 self.at += 1
             if self.at < len(self.piece):
                 return self.piece[self.at]
             if not self._more():
                 return ""
+        raise self._wrong(f"has {LARGEST} characters of space", "whole JSON")
 
     def _more(self) -> bool:
         """Drop what was read, and add a piece if there is one."""

@@ -1,0 +1,81 @@
+"""Examples for a reader, one after another, each with a limit on time and memory."""
+
+from __future__ import annotations
+
+import io
+import resource
+import signal
+import tempfile
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, given, settings
+
+from .readers import Reader
+
+SECONDS = 30  # for one example
+ROOM = 1 << 30  # bytes that a reader may ask for, beyond what the process has
+
+
+class Hang(BaseException):
+    """It takes too long."""
+
+
+@contextmanager
+def limits():
+    """A reader that wants more memory gets a MemoryError, one that takes too long a Hang."""
+
+    def late(*_) -> None:
+        raise Hang(f"no end after {SECONDS} s")
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = signal.signal(signal.SIGALRM, late)
+    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, hard))
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def try_one(reader: Reader, files: dict[str, bytes]) -> bool:
+    """Was it accepted? Anything but a valid value and the documented error is raised."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "folder"
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        try:
+            with limits(), redirect_stdout(io.StringIO()):
+                reader.read(folder)
+            return True
+        except reader.errors as error:
+            text = str(error)
+            assert text and "\n" not in text and "Traceback" not in text, f"no sentence: {text!r}"
+            return False
+
+
+def fuzz(reader: Reader, examples: int, seed: int) -> tuple[int, int]:
+    """How many were tried, and how many accepted; a finding is raised as it is."""
+    counts = [0, 0]
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(reader.files)
+    def check(files: dict[str, bytes]) -> None:
+        counts[0] += 1
+        counts[1] += try_one(reader, files)
+
+    check()
+    return counts[0], counts[1]
