@@ -393,7 +393,7 @@ def test_ctrl_c_has_the_exit_code_that_shells_expect(run, monkeypatch):
 
 
 def test_ctrl_c_before_a_command_begins_is_silent(fspool, monkeypatch):
-    def stop(*_):
+    def stop(**_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "app", stop)
