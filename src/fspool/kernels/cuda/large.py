@@ -5,7 +5,9 @@ Batcher's odd-even merge sort: it moves the larger half of a pair always to the 
 that a last block that is not full needs no special care.
 
 Ranks are found by a search in a second copy of the sorted keys, in which every column lies by
-itself: the last steps of the search are then in one piece of memory, and read at once.
+itself: the last steps of the search are then in one piece of memory, and read at once. Equal
+elements all find the rank of their first one. A few are put in order by looking at earlier rows;
+columns that have many are sorted once more, by rank and row.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ SAMPLES = 9  # log2, of which count_larger needs more than 5
 RANK = 4, 256, 4, 4, 128  # features, rows, programs a set, warps, registers
 CHUNK = tl.constexpr(8)  # keys that are read at once
 SPARE = tl.constexpr(12)  # rows more than a set has in the second copy, for aligned columns
+MANY = tl.constexpr(64)  # pairs of equal neighbours in a sorted column
+NUMBERED = tl.constexpr(1 << 15)  # rows of which one key holds rank and number
 
 
 @triton.jit
@@ -78,6 +82,30 @@ def _exchange_blocks(
     tl.debug_barrier()
 
 
+@triton.jit
+def _merge_blocks(
+    key_ptr,
+    rows,
+    dim,
+    inside,
+    WIDE: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """Two blocks of each tile are in order; merge 2 and 2, 4 and 4, ..."""
+    count = tl.cdiv(rows, 1 << (LOGR + LOGC - 1))
+    p = 2
+    while p < count:
+        k = p
+        while k > 0:
+            for i in range(k % p, count - k):
+                if (((i - k % p) // k) % 2 == 0) & (i // (2 * p) == (i + k) // (2 * p)):
+                    _exchange_blocks(key_ptr, i, i + k, rows, dim, inside, WIDE, LOGR, LOGC, BD)
+            k //= 2
+        p *= 2
+
+
 @triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
 def _sort(
     x_ptr,
@@ -85,6 +113,7 @@ def _sort(
     y_ptr,
     key_ptr,
     column_ptr,
+    pair_ptr,
     number_ptr,
     numbers,
     offsets_ptr,
@@ -106,9 +135,9 @@ def _sort(
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Some features of a set of more than ``above`` rows; for the ranks also the second copy."""
+    """Some features of a set of more than ``above`` rows; for the ranks also the second copy, and
+    how many neighbours are equal."""
     TILE: tl.constexpr = 1 << (LOGR + LOGC)
-    HALF: tl.constexpr = TILE // 2
     g, b, d = program(dim, BD)
     if number_ptr is not None:
         b = tl.load(number_ptr + g * numbers + b)
@@ -125,20 +154,11 @@ def _sort(
         key = sort_tile(tl.where(element, _key(x, row, rows), LOWEST), LOGR, LOGC, BD)
         tl.store(key_ptr + index(row, WIDE) * dim, key, mask=(row < rows) & inside)
     tl.debug_barrier()
-    # Two blocks of each tile are in order; merge 2 and 2, 4 and 4, ...
-    count = tl.cdiv(rows, HALF)
-    p = 2
-    while p < count:
-        k = p
-        while k > 0:
-            for i in range(k % p, count - k):
-                if (((i - k % p) // k) % 2 == 0) & (i // (2 * p) == (i + k) // (2 * p)):
-                    _exchange_blocks(key_ptr, i, i + k, rows, dim, inside, WIDE, LOGR, LOGC, BD)
-            k //= 2
-        p *= 2
+    _merge_blocks(key_ptr, rows, dim, inside, WIDE, LOGR, LOGC, BD)
     number = g * batch + b
     columns, long = _columns(first, number, d, dim, size, WIDE)
     total = tl.zeros((BR, BD), tl.float64)
+    equal = tl.zeros((BR, BD), tl.int32)
     for r in range(0, long, BR):
         row = r + tl.arange(0, BR)[:, None]
         valid = (row < size) & inside
@@ -146,6 +166,9 @@ def _sort(
         key = tl.load(at, mask=valid, other=LOWEST)
         if column_ptr is not None:
             tl.store(column_ptr + columns + row, key, mask=inside & (row < long))
+            following = tl.load(at + dim, mask=(row + 1 < size) & inside, other=LOWEST)
+            equal += (valid & (following == key)).to(tl.int32)
+            tl.debug_barrier()  # before others turn their keys into numbers
         x = _value(key, rows, x_ptr.dtype.element_ty)
         tl.store(at, x.to(tl.int32, bitcast=True), mask=valid)
         if w_ptr is not None:
@@ -154,6 +177,9 @@ def _sort(
     if w_ptr is not None:
         y = tl.sum(total, axis=0)[None, :].to(tl.float32)
         tl.store(y_ptr + number * dim + d, y, mask=inside)
+    if column_ptr is not None:
+        pairs = tl.sum(equal, axis=0)[None, :]
+        tl.store(pair_ptr + number * dim + d, pairs, mask=inside)
 
 
 @triton.jit(do_not_specialize=(*ANY, "numbers", "above", "split"))
@@ -161,6 +187,7 @@ def _rank(
     x_ptr,
     column_ptr,
     rank_ptr,
+    pair_ptr,
     number_ptr,
     numbers,
     offsets_ptr,
@@ -195,6 +222,7 @@ def _rank(
     number = g * batch + b
     columns, _ = _columns(first, number, d, dim, size, WIDE)
     columns = column_ptr + columns
+    few = (tl.load(pair_ptr + number * dim + d, mask=inside, other=0) <= MANY) | (rows > NUMBERED)
     fours = 1  # a sample of every 4 * fours
     while ((4 * fours) << LOG) < size:
         fours *= 2
@@ -223,7 +251,7 @@ def _rank(
         # Equal elements have the rank of their first; those of earlier rows have to go first.
         beyond = element & (larger >= CHUNK - 1) & (rank + 1 < size)  # the next is in no chunk
         follows = tl.load(columns + rank + 1, mask=beyond, other=LOWEST) == key
-        follows = element & (follows | (equal > 1))
+        follows = element & few & (follows | (equal > 1))
         if tl.max(follows.to(tl.int32)) > 0:
             tied = _highest(tl.where(follows, key, LOWEST))
             while tl.max(tied) > LOWEST:
@@ -244,6 +272,58 @@ def _rank(
         tl.store(to, rank.to(rank_ptr.dtype.element_ty), mask=element)
 
 
+@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
+def _sort_again(
+    rank_ptr,
+    key_ptr,
+    pair_ptr,
+    number_ptr,
+    numbers,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    above,
+    WIDE: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """Columns of many equal elements, whose ranks are those of their first, by rank and row."""
+    TILE: tl.constexpr = 1 << (LOGR + LOGC)
+    g, b, d = program(dim, BD)
+    if number_ptr is not None:
+        b = tl.load(number_ptr + g * numbers + b)
+    _, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
+    if (rows <= above) | (rows > NUMBERED):
+        return
+    pairs = tl.load(pair_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0)
+    many = pairs > MANY
+    if tl.max(many.to(tl.int32)) == 0:
+        return
+    rank_ptr += first * dim + d
+    key_ptr += first * dim + d
+    for r in range(0, rows, TILE):
+        row = r + tl.arange(0, TILE)[:, None]
+        element = is_element(row, first, rows, mask_ptr) & many
+        rank = tl.load(rank_ptr + index(row, WIDE) * dim, mask=element, other=0).to(tl.int32)
+        key = sort_tile(tl.where(element, -(rank * NUMBERED + row), LOWEST), LOGR, LOGC, BD)
+        tl.store(key_ptr + index(row, WIDE) * dim, key, mask=(row < rows) & many)
+    tl.debug_barrier()
+    _merge_blocks(key_ptr, rows, dim, many, WIDE, LOGR, LOGC, BD)
+    for r in range(0, size, BR):
+        rank = r + tl.arange(0, BR)[:, None]
+        valid = (rank < size) & many
+        key = tl.load(key_ptr + index(rank, WIDE) * dim, mask=valid, other=0)
+        row = -key & (NUMBERED - 1)
+        ranks = (rank + d * 0).to(rank_ptr.dtype.element_ty)
+        tl.store(rank_ptr + index(row, WIDE) * dim, ranks, mask=valid)
+
+
 @triton.jit
 def _highest(x):
     return tl.max(x, axis=0)[None, :]
@@ -253,24 +333,31 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
     """Sets of more than ``above`` rows: x in sorted order, and where asked for y and ranks."""
     knots = 1 if weight is None else weight.shape[1]
     wide = is_wide(x, ordered)
-    columns = None
+    columns = pairs = None
     if ranks is not None:
         size = ordered.numel() + SPARE.value * sets.replicas * sets.batch * sets.dim
         columns = torch.empty(size, dtype=torch.int32, device=x.device)
+        pairs = columns.new_empty(sets.replicas, sets.batch, sets.dim)
     count, *large = sets.larger(above)
     features, warps, registers = SORT
+    tile = wide, LOGR, LOGC, ROWS, features
     _sort[sets.grid(count, features)](
-        *(x, weight, y, ordered.view(torch.int32), columns, *large),
-        *(*sets.args, *strides(x), knots, above),
-        *(wide, LOGR, LOGC, ROWS, features),
+        *(x, weight, y, ordered.view(torch.int32), columns, pairs, *large),
+        *(*sets.args, *strides(x), knots, above, *tile),
         num_warps=warps,
         maxnreg=registers,
     )
-    if ranks is not None:
-        features, rows, split, warps, registers = RANK
-        _rank[sets.grid(count * split, features)](
-            *(x, columns, ranks, *large, *sets.args, *strides(x), above, split),
-            *(wide, SAMPLES, rows, features),
-            num_warps=warps,
-            maxnreg=registers,
-        )
+    if ranks is None:
+        return
+    width, rows, split, *limits = RANK
+    _rank[sets.grid(count * split, width)](
+        *(x, columns, ranks, pairs, *large, *sets.args, *strides(x), above, split),
+        *(wide, SAMPLES, rows, width),
+        num_warps=limits[0],
+        maxnreg=limits[1],
+    )
+    _sort_again[sets.grid(count, features)](
+        *(ranks, columns, pairs, *large, *sets.args, above, *tile),
+        num_warps=warps,
+        maxnreg=registers,
+    )
