@@ -1,8 +1,10 @@
 """Graph sets in archives, which are read where they lie, and may be broken."""
 
 import re
+import resource
 import struct
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,21 @@ def test_archives_are_read_where_they_lie(tmp_path, method, inside):
     put({"X.zip": zipped(as_tu("X", TWO) | others, inside, method)}, tmp_path)
     check(graphs_of(Archive(tmp_path / "X.zip"), "X", "label"), TWO, "label")
     assert [path.name for path in tmp_path.iterdir()] == ["X.zip"]
+
+
+def test_an_archive_that_asks_for_too_much_memory(tmp_path):
+    """The size of LZMA's dictionary stands in front of the data: here 4 GB."""
+    good = zipped(as_tu("X", TWO), "", zipfile.ZIP_LZMA)
+    properties = good.index(bytes([9, 4, 5, 0]))  # a version, and that five bytes follow
+    put({"X.zip": good[: properties + 5] + b"\xff" * 4 + good[properties + 9 :]}, tmp_path)
+    room = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + (1 << 30)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (room, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"X\.zip is not a whole zip archive \(MemoryError\)"):
+            tu_text.read(Archive(tmp_path / "X.zip"), "X", True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -27,6 +27,7 @@ BROKEN = (
     EOFError,
     NotImplementedError,
     UnicodeDecodeError,
+    MemoryError,  # a broken LZMA header asks for gigabytes
 )
 
 
@@ -116,7 +117,8 @@ class Archive:
                 yield archive
         except BROKEN as error:
             raise UserError(
-                f"{self.path} is not a whole zip archive ({error}); remove it and fetch it again."
+                f"{self.path} is not a whole zip archive ({str(error) or type(error).__name__}); "
+                "remove it and fetch it again."
             ) from None
         except OSError as error:
             raise _unreadable(self.path, error) from None
