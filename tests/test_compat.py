@@ -178,6 +178,8 @@ def test_a_graph_network_puts_out_what_it_did():
         ),
         ({"weights": {"weight": torch.ones(3, 4)}, "args": {}}, "pass its entry 'weights'"),
         ({}, "is a dict without tensors"),
+        ({"module.weight": torch.ones(3, 4)}, "of nn.DataParallel; remove 'module.'"),
+        ({"a.num_batches_tracked": torch.ones(())}, "no weights, only 'a.num_batches_tracked'"),
         (torch.ones(3, 4), "is a Tensor without tensors; expected a state dict"),
     ],
 )
@@ -190,6 +192,11 @@ def test_what_is_foreign_is_named(given, sentence):
 def test_weights_are_floating_tensors(value):
     with pytest.raises(TypeError, match=r"state_dict\['weight'\]"):
         from_reference({"weight": value})
+
+
+def test_ascending_is_a_choice():
+    with pytest.raises(ValueError, match="ascending is 'no'; expected True, False or None"):
+        from_reference({"weight": torch.ones(3, 4)}, ascending="no")
 
 
 def test_the_users_dict_is_left_alone():

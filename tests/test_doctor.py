@@ -61,7 +61,7 @@ def test_data_that_is_there(lines, tmp_path):
     for split in ("train", "val"):
         (tmp_path / f"compact-{split}.safetensors").touch()
     found = lines("--data", tmp_path)
-    assert found["MNIST"] == found["CLEVR"] == ("ok", f"in {tmp_path}")
+    assert found["MNIST"] == found["CLEVR"] == ("ok", f"in {tmp_path}, verified when it is read")
     state, text = found["TU graphs"]
     assert state == "missing" and "MUTAG" in text and "NCI1" not in text  # only what is missing
 
@@ -114,7 +114,7 @@ def test_packages_that_are_not_installed(lines, monkeypatch):
     found = lines()
     for extra in ("lab", "pyg", "ray"):
         state, text = found[extra]
-        assert state == "missing" and text.endswith(f"pip install fspool[{extra}]")
+        assert state == "missing" and text.endswith(f"pip install '.[{extra}]' in a clone")
     assert found["tensorboard"][0] == found["Triton"][0] == "missing"
 
 

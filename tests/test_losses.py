@@ -191,4 +191,4 @@ except ModuleNotFoundError as error:
     print(error)
 """
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "losses.assignment needs scipy; pip install fspool[lab]."
+    assert out.stdout.strip() == "losses.assignment needs scipy; pip install '.[lab]' in a clone."

@@ -2,9 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -255,7 +257,7 @@ def test_devices_and_shares():
         on_ray._device(with_gpu, "cuda:1")
     with pytest.raises(UserError, match="gpus is 0.5, but the runs are on the CPU"):
         on_ray._share(without, Ask(gpus=0.5), cpu)
-    with pytest.raises(UserError, match="no machine of the Ray cluster has 9 CPUs and 1 GPUs"):
+    with pytest.raises(UserError, match="no machine of the Ray cluster has 9 CPUs and 1 GPU,"):
         on_ray._share(with_gpu, Ask(cpus=9), cuda)
 
 
@@ -276,12 +278,29 @@ def test_bad_options(fspool, tmp_path, options, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad request\r\n", b""])
+def test_an_address_where_something_else_answers(answer):
+    """Ray would try for minutes, and write its log."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(answer)
+
+        thread.submit(serve)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"{address}', where something else than Ray answers"):
+            on_ray._check_address(address)
+
+
 def test_ray_that_is_not_there(fspool, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, error = fspool("run", "polygons", "--out", tmp_path / "out", "--launcher", "ray")
     assert (code, error) == (
         1,
-        "ray is not installed; pip install 'fspool[ray]', or leave --launcher ray out.\n",
+        "ray is not installed; pip install '.[ray]' in a clone, or leave --launcher ray out.\n",
     )
 
 

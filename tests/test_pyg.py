@@ -488,7 +488,12 @@ def import_again(monkeypatch):
 
 
 def test_without_pyg_one_sentence_says_what_to_install(import_again):
-    refuses(lambda: import_again(None), ImportError, "torch_geometric", "pip install fspool[pyg]")
+    refuses(
+        lambda: import_again(None),
+        ImportError,
+        "torch_geometric",
+        "pip install '.[pyg]' in a clone",
+    )
 
 
 def test_a_broken_pyg_is_not_called_missing(import_again):

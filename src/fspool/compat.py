@@ -96,6 +96,8 @@ def from_reference(
         >>> pool.load_state_dict(state)
         <All keys matched successfully>
     """
+    if ascending not in (None, True, False):
+        raise UserError(f"ascending is {ascending!r}; expected True, False or None.")
     kind = _kind(state_dict)
     turned = kind.ascending if ascending is None else ascending
     state = {}
@@ -103,6 +105,8 @@ def from_reference(
         name = _renamed(kind, key)
         if name is not None:
             state[name] = _converted(key, name, value, turned)
+    if not state:
+        raise UserError(f"state_dict has no weights, only {', '.join(map(repr, state_dict))}.")
     return state
 
 
@@ -113,6 +117,8 @@ def _kind(state_dict: Mapping[str, Tensor]) -> Kind:
     if not isinstance(state_dict, Mapping) or not state_dict:
         kind = type(state_dict).__name__
         raise UserError(f"state_dict is a {kind} without tensors; expected a state dict.")
+    if all(str(key).startswith("module.") for key in state_dict):
+        raise UserError("state_dict is of nn.DataParallel; remove 'module.' from its keys.")
     possible = [kind for kind in KINDS if any(str(key).startswith(kind.sign) for key in state_dict)]
     kind = min(possible, key=lambda kind: len(_strangers(kind, state_dict)))
     for stranger in _strangers(kind, state_dict):

@@ -27,12 +27,14 @@ def main() -> None:
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "FSPOOL_COMMIT": "0123456789ab"}
     chosen = [kind for kind in kinds() if (options.only or "") in kind.name]
+    if not chosen:
+        parser.error(f"no kind has {options.only!r} in its name")
     folder = Path(tempfile.mkdtemp(prefix="fspool-faults-"))
     began = time.monotonic()
     expected = undisturbed(folder / "undisturbed")
     rows = [
         (kind.name, count, *tally(kind, count, options.seed, folder, expected))
-        for kind, count in zip(chosen, shares(chosen, options.count), strict=True)
+        for kind, count in zip(chosen, shares(chosen, options.count, options.seed), strict=True)
         if count
     ]
     total = [sum(column) for column in list(zip(*rows, strict=True))[1:]]
@@ -47,13 +49,14 @@ def main() -> None:
     shutil.rmtree(folder)
 
 
-def shares(chosen: list[Kind], count: int) -> list[int]:
+def shares(chosen: list[Kind], count: int, seed: int) -> list[int]:
     """As many of each kind as its share says, one at least; the first kinds have the rest.
 
-    A few faults are of the first kinds alone.
+    A few faults are of as many kinds, drawn at random.
     """
     if count < len(chosen):
-        return [int(i < count) for i in range(len(chosen))]
+        drawn = random.Random(seed).sample(range(len(chosen)), count)
+        return [int(i in drawn) for i in range(len(chosen))]
     whole = sum(kind.share for kind in chosen)
     found = [max(1, count * kind.share // whole) for kind in chosen]
     for i in range(max(0, count - sum(found))):

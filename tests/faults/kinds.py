@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import os
 import resource
 import shutil
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fspool import storage
-from fspool.cli.running import run
 from fspool.lab.runs import _line
 
 from . import caches
@@ -304,7 +302,7 @@ def _started_by(parent: int, word: str) -> list[int]:
 
 
 def has_ray() -> bool:
-    return "launcher" in inspect.signature(run).parameters and bool(importlib.util.find_spec("ray"))
+    return importlib.util.find_spec("ray") is not None
 
 
 def kinds() -> list[Kind]:

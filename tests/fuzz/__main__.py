@@ -10,6 +10,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from .readers import readers
 from .running import work
 
 HEADS = ("examples", "accepted", "findings", "seconds")
@@ -23,8 +24,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only readers whose names have this in them")
     parser.add_argument("--save", type=Path, help="also write the counts as JSON")
     options = parser.parse_args()
+    if not any(options.only in reader.name for reader in readers()):
+        parser.error(f"no reader has {options.only!r} in its name")
     seconds = 60 * options.minutes / options.processes
-    starts = [1_000_000 * options.seed + 500_000 * i for i in range(options.processes)]
+    starts = [options.seed + 1_000_000 * i for i in range(options.processes)]
     with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
         parts = list(pool.map(partial(work, options.only, seconds), starts))
     rows = {

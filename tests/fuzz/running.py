@@ -106,12 +106,15 @@ def take_turn(reader: Reader, row: list, seed: int) -> None:
         tried, accepted = fuzz(reader, SLICE, seed)
         row[0] += tried
         row[1] += accepted
-    except BaseException as finding:
-        if isinstance(finding, KeyboardInterrupt):
-            raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         row[0] += SLICE
         row[2] += 1
-        print(f"{reader.name}, --seed {seed}: a finding", file=sys.stderr)
+        print(
+            f"{reader.name}: a finding, again with --only {reader.name!r} --seed {seed}",
+            file=sys.stderr,
+        )
         traceback.print_exc()
         sys.stderr.flush()
     row[3] += time.monotonic() - began

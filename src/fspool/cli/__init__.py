@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 try:
     import matplotlib  # noqa: F401
@@ -13,7 +13,7 @@ try:
     import typer
     from rich.console import Console
 except ImportError as error:
-    raise SystemExit(f"{error.name} is not installed; pip install fspool[lab]") from None
+    raise SystemExit(f"{error.name} is not installed; pip install '.[lab]' in a clone.") from None
 
 from .. import __version__
 from ..checks import UserError
@@ -54,13 +54,21 @@ def options(version: Annotated[bool, typer.Option("--version", help="Show it.")]
         raise typer.Exit
 
 
+def _end(sentence: str) -> NoReturn:
+    Console(stderr=True).print(sentence, markup=False, highlight=False, soft_wrap=True)
+    raise SystemExit(1) from None
+
+
 def main() -> None:
     """Errors that the user can put right are one sentence."""
     try:
         with terminable():
             app(prog_name="fspool")  # whatever started it
     except UserError as error:
-        Console(stderr=True).print(str(error), markup=False, highlight=False, soft_wrap=True)
-        raise SystemExit(1) from None
+        _end(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _end(f"{error.filename} cannot be used ({error.strerror}); choose another path.")
     except KeyboardInterrupt:  # before a command began
         raise SystemExit(130) from None

@@ -137,7 +137,7 @@ def _found(
     what: str, absent: list, count: int, parts: str, root: Path, command: list[object]
 ) -> Finding:
     if not absent:
-        return Finding("ok", what, f"in {root}")
+        return Finding("ok", what, f"in {root}, verified when it is read")
     command = shlex.join(map(str, ["fspool", "data", *command]))
     return Finding("missing", what, f"{len(absent)} of {count} {parts} in {root}: {command}")
 
@@ -160,7 +160,7 @@ def _extras() -> Iterator[Finding]:
         if found:
             yield Finding("ok", extra, f"{package} {found}")
         else:
-            yield Finding("missing", extra, f"for {purpose}: pip install fspool[{extra}]")
+            yield Finding("missing", extra, f"for {purpose}: pip install '.[{extra}]' in a clone")
     found = _version("tensorboard")
     state = "ok" if found else "missing"
     yield Finding(state, "tensorboard", found or "for --tensorboard: pip install tensorboard")

@@ -22,6 +22,7 @@ from ..lab import on_ray, parallel
 from ..lab.cell import Cell
 from ..lab.display import display
 from ..lab.launch import Event, Job, Options, cores, find_device, jobs_of, launch, refuse_others
+from ..lab.runs import one_at_a_time
 from ..storage import read_json, read_or_set_aside, write_json
 from .screen import console, say, stoppable, warn
 
@@ -260,11 +261,12 @@ def write_plan(out: Path, plan: dict, overwrite: bool) -> None:
     """What was asked for, so far, so that a report can say what is missing, and how it was made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        before = read_or_set_aside(out / "plan.json", read_json, warn)
-        with suppress(AttributeError, KeyError, TypeError, ValueError):  # it may be of any form
-            if before and all(before[key] == plan[key] for key in ("experiment", "preset")):
-                plan = plan | _joined(before, plan, overwrite)
-        write_json(out / "plan.json", plan)
+        with one_at_a_time(out / "plan.json"):
+            before = read_or_set_aside(out / "plan.json", read_json, warn)
+            with suppress(AttributeError, KeyError, TypeError, ValueError):  # it may be of any form
+                if before and all(before[key] == plan[key] for key in ("experiment", "preset")):
+                    plan = plan | _joined(before, plan, overwrite)
+            write_json(out / "plan.json", plan)
     except OSError as error:
         raise UserError(f"out is {str(out)!r}, where nothing can be written: {error}.") from None
 

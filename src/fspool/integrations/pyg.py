@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "torch_geometric":  # it is there, but broken
         raise
     raise ModuleNotFoundError(
-        "FSPoolAggregation needs torch_geometric; pip install fspool[pyg].", name=error.name
+        "FSPoolAggregation needs torch_geometric; pip install '.[pyg]' in a clone.", name=error.name
     ) from None
 
 __all__ = ["FSPoolAggregation", "make_aggregation"]

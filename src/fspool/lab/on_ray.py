@@ -30,6 +30,8 @@ ATTEMPTS = 4  # that a job has, if each is lost with its worker
 PATIENCE = 120.0  # seconds until a shared file system knows that a machine with a lock is gone
 PAUSE = 0.25  # seconds between two steps that a task tells of
 ANSWER = 5.0  # seconds that a cluster gets to answer, and a folder to appear
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # the first words of gRPC, which Ray speaks, and
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS  # of whoever calls it
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def _import():
         import ray
     except ImportError:
         raise UserError(
-            "ray is not installed; pip install 'fspool[ray]', or leave --launcher ray out."
+            "ray is not installed; pip install '.[ray]' in a clone, or leave --launcher ray out."
         ) from None
     return ray
 
@@ -95,17 +97,25 @@ def _connect(ray, ask: Ask) -> None:
 def _check_address(address: str) -> None:
     """Ray itself would try for many minutes."""
     host, _, port = address.rpartition(":")
+    host = host.strip("[]")  # of IPv6
     if not host or "/" in host or not port.isdecimal():
         raise UserError(
             f"address is {address!r}; expected HOST:PORT of the head of a Ray cluster, or auto."
         )
     try:
-        socket.create_connection((host, int(port)), timeout=ANSWER).close()
+        with socket.create_connection((host, int(port)), timeout=ANSWER) as connection:
+            connection.sendall(HELLO)
+            answer = connection.recv(len(SETTINGS))
     except (OSError, OverflowError) as error:
         raise UserError(
             f"address is {address!r}, where nothing answers ({error}); start a cluster with "
             "'ray start --head', or leave --address out for one on this machine."
         ) from None
+    if answer[3:4] != SETTINGS[3:4]:
+        raise UserError(
+            f"address is {address!r}, where something else than Ray answers; expected HOST:PORT of "
+            "the head of a Ray cluster."
+        )
 
 
 def _device(ray, name: str) -> torch.device:
@@ -125,7 +135,7 @@ def _share(ray, ask: Ask, device: torch.device) -> dict[str, float]:
     share = {"CPU": ask.cpus} | ({"GPU": ask.gpus or 1.0} if on_gpu else {})
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(all(m.get(kind, 0) >= part for kind, part in share.items()) for m in machines):
-        wanted = " and ".join(f"{part:g} {kind}s" for kind, part in share.items())
+        wanted = " and ".join(f"{part:g} {kind}{'s' * (part != 1)}" for kind, part in share.items())
         raise UserError(
             f"no machine of the Ray cluster has {wanted}, which every group of runs is to have; "
             "ask for less with --cpus and --gpus."

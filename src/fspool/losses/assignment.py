@@ -138,6 +138,6 @@ def _solver():
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
-            "losses.assignment needs scipy; pip install fspool[lab].", name="scipy"
+            "losses.assignment needs scipy; pip install '.[lab]' in a clone.", name="scipy"
         ) from missing
     return linear_sum_assignment
