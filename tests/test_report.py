@@ -248,6 +248,11 @@ def test_nothing_to_report_is_one_sentence(tmp_path):
         report.collect(tmp_path / "y.json")
 
 
+def test_runs_that_fill_no_table_are_a_sentence_too(whole, monkeypatch):
+    monkeypatch.setattr("fspool.report.terminal.fill_all", lambda *_: [])
+    assert "The finished runs fill no table yet; run more seeds" in terminal(whole)
+
+
 def test_a_place_where_nothing_can_be_written_is_one_sentence(tmp_path):
     write_run(tmp_path / "runs", "fspool-n4", [0], {"mse": [0.1]})
     found = report.collect(tmp_path / "runs")

@@ -15,6 +15,8 @@ def render_terminal(collection: Collection, console: Console) -> None:
     for experiment in collection.experiments:
         grids = fill_all(experiment, collection)
         console.print(Text(experiment.title, "bold underline"), soft_wrap=True)
+        if not grids:  # a table of graphs wants all folds of a repeat
+            console.print("The finished runs fill no table yet; run more seeds or cells.")
         for grid in grids:
             for piece in fitting(grid, console.width):
                 console.print()
