@@ -206,5 +206,5 @@ def test_compact_counts_come_back():
     assert torch.equal(_unpacked(packed), counts) and _unpacked(packed).dtype == torch.int32
     none = _packed(torch.zeros(0, EPOCHS, dtype=torch.int32))
     assert _unpacked(none).shape == (0, EPOCHS)
-    with pytest.raises(ValueError, match="cannot be unpacked"):
+    with pytest.raises(ValueError, match="counts that can be unpacked"):
         _unpacked(packed | {"zlib": packed["zlib"][8:]})

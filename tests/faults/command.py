@@ -70,6 +70,7 @@ class Call:
 def _become(arguments: list[str], log: Path, prepare: Callable[[], object], ready: int) -> int:
     """Be that command, up to its exit code."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # of a shell's job it is ignored
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     file = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(file, 1)
