@@ -22,6 +22,7 @@ from fspool.report.page import page
 
 from .folders import PROVENANCE, flat, write_all, write_plan, write_run
 from .fuzz.readers import picture
+from .fuzz.running import limits
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -126,6 +127,15 @@ def test_a_picture_that_says_it_is_very_large(tmp_path):
     content[16:24] = (1 << 30).to_bytes(4, "big") * 2
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(UserError, match="1073741824 x 1073741824 pixels; expected 480 x 320"):
+        read_image(tmp_path / "a.png")
+
+
+def test_a_picture_that_asks_for_too_much_memory(tmp_path):
+    content = bytearray(picture())
+    data = content.index(b"IDAT")
+    content[data - 4] = 0x80  # the first byte of its length
+    (tmp_path / "a.png").write_bytes(content)
+    with limits(), pytest.raises(UserError, match=r"cannot be read \(MemoryError\); fetch it"):
         read_image(tmp_path / "a.png")
 
 

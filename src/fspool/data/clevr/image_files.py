@@ -22,6 +22,7 @@ from .scene_files import image_name
 FORMAT = 1
 MODES = {3: "RGB", 4: "RGBA"}  # v1.0 has RGBA, of which nothing is transparent
 SHARE = 256  # pictures that are read at once
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, MemoryError)  # what PIL raises
 
 
 def images_folder(root: Path, split: str) -> Path | None:
@@ -84,9 +85,10 @@ def read_image(path: Path, row: int = 0) -> Tensor:
         pixels = np.asarray(imread(path, format="png"))
     except UserError:
         raise
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
+    except BROKEN as error:
+        why = str(error) or type(error).__name__
         raise UserError(
-            f"{path}, the picture of scene {row}, cannot be read ({error}); fetch it again."
+            f"{path}, the picture of scene {row}, cannot be read ({why}); fetch it again."
         ) from None
     shape = pixels.shape
     if pixels.ndim != 3 or shape[2] not in MODES:
