@@ -28,7 +28,7 @@ assert files(fspool).joinpath("py.typed").is_file(), "py.typed is not in the whe
 try:
     import fspool.integrations.pyg
 except ImportError as error:
-    assert "pip install fspool[pyg]" in str(error), error
+    assert "pip install '.[pyg]' in a clone" in str(error), error
 else:
     raise AssertionError("torch_geometric is in the empty environment")
 PY
