@@ -349,12 +349,12 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
     )
     if ranks is None:
         return
-    width, rows, split, *limits = RANK
+    width, rows, split, rank_warps, rank_registers = RANK
     _rank[sets.grid(count * split, width)](
         *(x, columns, ranks, pairs, *large, *sets.args, *strides(x), above, split),
         *(wide, SAMPLES, rows, width),
-        num_warps=limits[0],
-        maxnreg=limits[1],
+        num_warps=rank_warps,
+        maxnreg=rank_registers,
     )
     _sort_again[sets.grid(count, features)](
         *(ranks, columns, pairs, *large, *sets.args, above, *tile),
