@@ -18,7 +18,7 @@ from torch import nn
 import fspool
 
 from .made_graphs import drawn, write_tu
-from .test_bad_input import refuses
+from .refusals import refuses
 
 pytest.importorskip("torch_geometric", reason="needs the extra pyg")
 
