@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -501,19 +500,6 @@ def test_a_folder_may_have_any_name(run, tmp_path):
     out = tmp_path / "[/b] a [red] 'x' <script>"
     code, text, error = run("--page", out=out)
     assert (code, error) == (0, "") and f"Open {out / 'report.html'} in a browser." in text
-
-
-def test_plans_of_several_commands_for_one_folder_are_joined(tmp_path):
-    """At once, as on several machines: none may overwrite what another one has just written."""
-    plans = [
-        {"experiment": "e", "preset": "p", "seeds": 1, "cells": [f"c{i}"], "options": {f"o{i}": 1}}
-        for i in range(24)
-    ]
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda plan: cli.running.write_plan(tmp_path, plan, False), plans))
-    found = read_json(tmp_path / "plan.json")
-    assert sorted(found["cells"]) == sorted(f"c{i}" for i in range(24))
-    assert len(found["options"]) == 24
 
 
 @pytest.mark.parametrize("command", ["run polygons --out", "doctor --data", "report"])

@@ -21,7 +21,6 @@ from rich.console import Console
 
 from fspool import storage
 from fspool.checks import UserError
-from fspool.cli.running import write_plan as write_a_plan
 from fspool.data import idx, mnist, tu, tu_text
 from fspool.data.clevr import compact as clevr_compact
 from fspool.data.clevr.image_files import read_image
@@ -32,6 +31,7 @@ from fspool.data.clevr.vocabulary import OBJECTS
 from fspool.data.tu_files import Archive, Folder
 from fspool.experiments.polygons import Polygons
 from fspool.lab.launch import Job, Options, perform
+from fspool.lab.plans import write_plan as write_a_plan
 from fspool.lab.runs import RunFolder
 from fspool.report.collect import collect
 from fspool.report.compact import compact
@@ -393,7 +393,7 @@ PLAN = {"experiment": "polygons", "preset": "quick", "seeds": 2, "cells": ["a"],
 
 def add_to_a_plan(folder: Path) -> None:
     """Whatever the plan of earlier commands looks like, this one's is in the new one."""
-    write_a_plan(folder, PLAN, False)
+    write_a_plan(folder, PLAN, False, lambda text: None)
     assert "a" in storage.read_json(folder / "plan.json")["cells"]
 
 

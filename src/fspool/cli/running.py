@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +22,7 @@ from ..lab import on_ray, parallel
 from ..lab.cell import Cell
 from ..lab.display import display
 from ..lab.launch import Event, Job, Options, cores, find_device, jobs_of, launch, refuse_others
-from ..lab.runs import one_at_a_time
-from ..storage import read_json, read_or_set_aside, write_json
+from ..lab.plans import write_plan
 from .screen import console, say, stoppable, warn
 
 Start = Callable[[list[Job], Options, Callable[[Event], None]], list[Job]]  # returns what failed
@@ -148,7 +147,7 @@ def run(
         plan = {"experiment": experiment.name, "preset": preset, "seeds": count}
         plan |= {"cells": list(cells), "options": {shlex.join(extra): count}}
         if parallel.team().rank == 0:
-            write_plan(out, plan, overwrite)
+            write_plan(out, plan, overwrite, warn)
         if len(left) < len(jobs):
             console.print(
                 f"{len(jobs) - len(left)} of {len(jobs)} groups of runs were finished before."
@@ -255,32 +254,6 @@ def change_cell(cell: Cell, new: dict) -> Cell:
         return dataclasses.replace(cell, **new)
     except ValueError as error:
         raise UserError(str(error)) from None
-
-
-def write_plan(out: Path, plan: dict, overwrite: bool) -> None:
-    """What was asked for, so far, so that a report can say what is missing, and how it was made."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with one_at_a_time(out / "plan.json"):
-            before = read_or_set_aside(out / "plan.json", read_json, warn)
-            with suppress(AttributeError, KeyError, TypeError, ValueError):  # it may be of any form
-                if before and all(before[key] == plan[key] for key in ("experiment", "preset")):
-                    plan = plan | _joined(before, plan, overwrite)
-            write_json(out / "plan.json", plan)
-    except OSError as error:
-        raise UserError(f"out is {str(out)!r}, where nothing can be written: {error}.") from None
-
-
-def _joined(before: dict, plan: dict, overwrite: bool) -> dict:
-    """Two plans for one folder as one."""
-    seeds = max(plan["seeds"], before["seeds"])
-    options = dict(before.get("options", {"": before["seeds"]}))
-    if overwrite and set(before["cells"]) <= set(plan["cells"]):
-        options = {}  # nothing of what they made is left
-    for text, count in plan["options"].items():
-        options[text] = max(count, options.get(text, 0))
-    cells = list(dict.fromkeys(before["cells"] + plan["cells"]))
-    return {"seeds": seeds, "cells": cells, "options": options}
 
 
 def make_report(

@@ -30,14 +30,6 @@ FORMAT = 1
 PATIENCE = 10.0  # seconds that another process gets to let go of a folder
 
 
-@contextmanager
-def one_at_a_time(path: Path):
-    """Whoever reads a file, changes it and writes it again lets others wait meanwhile."""
-    with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 @dataclass
 class State:
     """Where a run was."""

@@ -1,0 +1,45 @@
+"""``plan.json`` beside the runs: what the commands for a folder asked for, joined into one plan."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..checks import UserError
+from ..storage import read_json, read_or_set_aside, write_json
+
+
+def write_plan(out: Path, plan: dict, overwrite: bool, say: Callable[[str], None] = print) -> None:
+    """What was asked for, so far, so that a report can say what is missing, and how it was made."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(out / "plan.json"):
+            before = read_or_set_aside(out / "plan.json", read_json, say)
+            with suppress(AttributeError, KeyError, TypeError, ValueError):  # it may be of any form
+                if before and all(before[key] == plan[key] for key in ("experiment", "preset")):
+                    plan = plan | _joined(before, plan, overwrite)
+            write_json(out / "plan.json", plan)
+    except OSError as error:
+        raise UserError(f"out is {str(out)!r}, where nothing can be written: {error}.") from None
+
+
+def _joined(before: dict, plan: dict, overwrite: bool) -> dict:
+    """Two plans for one folder as one."""
+    seeds = max(plan["seeds"], before["seeds"])
+    options = dict(before.get("options", {"": before["seeds"]}))
+    if overwrite and set(before["cells"]) <= set(plan["cells"]):
+        options = {}  # nothing of what they made is left
+    for text, count in plan["options"].items():
+        options[text] = max(count, options.get(text, 0))
+    cells = list(dict.fromkeys(before["cells"] + plan["cells"]))
+    return {"seeds": seeds, "cells": cells, "options": options}
+
+
+@contextmanager
+def _one_at_a_time(path: Path):
+    """Whoever reads a file, changes it and writes it again lets others wait meanwhile."""
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
