@@ -10,12 +10,13 @@ from fspool.checks import UserError
 from fspool.data import integers, tu_files, tu_text
 from fspool.data.tu_files import Archive, Folder
 
-from . import tu_sets
+from . import data_files
+from .data_files import put
 from .fuzz.running import limits
-from .tu_sets import TWO, Drawn, as_tu, check, graphs_of, put, zipped
+from .tu_sets import TWO, Drawn, as_tu, check, graphs_of, zipped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-elsewhere = tu_sets.elsewhere
+elsewhere = data_files.elsewhere
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 
 

@@ -6,12 +6,13 @@ import pytest
 
 from fspool.data import tu
 
-from . import downloads, tu_sets
+from . import data_files, downloads, tu_sets
+from .data_files import put
 from .mirror import Mirror, serve
-from .tu_sets import SETS, TWO, as_gin, as_tu, left, put, zipped
+from .tu_sets import SETS, TWO, as_gin, as_tu, left, zipped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-elsewhere, archives, root = tu_sets.elsewhere, tu_sets.archives, tu_sets.root
+elsewhere, archives, root = data_files.elsewhere, tu_sets.archives, tu_sets.root
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from fspool.data.tu import Graphs
 from fspool.data.tu_files import Archive, Folder
 from fspool.data.tu_sources import SOURCES, Counts
 
-from . import tu_sets
+from . import data_files, tu_sets
+from .data_files import put
 from .tu_sets import (
     SETS,
     TWO,
@@ -26,13 +27,12 @@ from .tu_sets import (
     as_tu,
     check,
     left,
-    put,
     same,
     zipped,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-elsewhere, archives, root = tu_sets.elsewhere, tu_sets.archives, tu_sets.root
+elsewhere, archives, root = data_files.elsewhere, tu_sets.archives, tu_sets.root
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 
 

@@ -14,11 +14,12 @@ from fspool.data import integers, tu_text
 from fspool.data.tu import Graphs
 from fspool.data.tu_files import Archive, Folder
 
-from . import tu_sets
-from .tu_sets import TWO, Drawn, as_gin, as_tu, check, graphs_of, put, zipped
+from . import data_files
+from .data_files import put
+from .tu_sets import TWO, Drawn, as_gin, as_tu, check, graphs_of, zipped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-elsewhere = tu_sets.elsewhere
+elsewhere = data_files.elsewhere
 
 
 # --------------------------------------------------------------------------------------------------

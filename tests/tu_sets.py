@@ -16,14 +16,7 @@ from fspool.data.download import Wanted
 from fspool.data.tu_files import Archive
 from fspool.data.tu_sources import Source
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch, tmp_path):
-    """Whoever forgets to say where the data is finds nothing."""
-    monkeypatch.delenv("FSPOOL_DATA", raising=False)
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.chdir(tmp_path)
+from .data_files import put
 
 
 @dataclass
@@ -65,12 +58,6 @@ def as_gin(name, graphs):
             others = [b for a, b in graph.edges if a == node]
             lines.append(" ".join(map(str, (label, len(others), *others))))
     return {f"{name}.txt": join(lines)}
-
-
-def put(files, folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
 
 
 def zipped(files, inside="", method=zipfile.ZIP_DEFLATED):
