@@ -9,9 +9,10 @@ import torch
 
 from fspool import __version__
 from fspool.cli import app, doctor
-from fspool.data import mnist, tu
 from fspool.experiments import EXPERIMENTS
 from fspool.functional import dispatch
+
+from .doctor import findings
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -19,14 +20,7 @@ Usage = namedtuple("Usage", "total used free")
 @pytest.fixture
 def lines(fspool, monkeypatch):
     """The findings by name: state and text."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def found(*arguments, code=0):
-        got, out, _ = fspool("doctor", *arguments)
-        assert got == code
-        return {line[8:21].strip(): (line[:8].strip(), line[21:]) for line in out.splitlines()}
-
-    return found
+    return lambda *arguments, code=0: dict(findings(fspool, monkeypatch, *arguments, code=code))
 
 
 def test_what_is_here(lines, tmp_path, monkeypatch):
@@ -37,33 +31,6 @@ def test_what_is_here(lines, tmp_path, monkeypatch):
     assert state == "ok" and text.startswith(f"{len(dispatch.registered('cpu'))} operators")
     assert found["disk, runs"][0] == "ok" and str(tmp_path) in found["disk, runs"][1]
     assert found["lab"][0] == "ok" and "safetensors" in found["lab"][1]
-
-
-def test_data_that_is_missing_comes_with_the_command_that_gets_it(lines, tmp_path):
-    root = tmp_path / "my data"
-    found = lines("--data", root)
-    assert found["MNIST"] == (
-        "missing",
-        f"4 of 4 files in {root}: fspool data mnist --data '{root}'",
-    )
-    count = len(tu.SOURCES)
-    do = f"fspool data tu --data '{root}'"
-    assert found["TU graphs"] == ("missing", f"{count} of {count} sets in {root}: {do}")
-    assert found["CLEVR"][1].endswith(f"fspool data clevr --scenes 70000 --out '{root}/clevr'")
-
-
-def test_data_that_is_there(lines, tmp_path):
-    (tmp_path / "mnist").mkdir()
-    for source in mnist._all():
-        (tmp_path / "mnist" / source.gz.name).touch()
-    (tmp_path / "tu").mkdir()
-    (tmp_path / "tu" / tu.SOURCES["NCI1"].archive.name).touch()
-    for split in ("train", "val"):
-        (tmp_path / f"compact-{split}.safetensors").touch()
-    found = lines("--data", tmp_path)
-    assert found["MNIST"] == found["CLEVR"] == ("ok", f"in {tmp_path}, verified when it is read")
-    state, text = found["TU graphs"]
-    assert state == "missing" and "MUTAG" in text and "NCI1" not in text  # only what is missing
 
 
 def test_a_gpu(lines, monkeypatch):

@@ -111,6 +111,18 @@ def verify(root: Path) -> None:
         _read(root, source)
 
 
+def faults(root: Path) -> list[str]:
+    """A sentence on each file that is there and not what was published; takes a moment."""
+    found = []
+    for source in _all():
+        if _find(root, source):
+            try:
+                _read(root, source)
+            except UserError as error:
+                found.append(str(error))
+    return found
+
+
 def _all() -> list[Source]:
     return [source for sources in SOURCES.values() for source in sources]
 

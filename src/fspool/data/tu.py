@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import storage
 from ..checks import UserError, nearest
 from . import files, tu_text
 from .download import Progress, download
@@ -30,6 +32,7 @@ from .tu_sources import SOURCES, Counts, Source
 
 FORMAT = 1  # of the kept graphs
 KEPT = ("sizes", "degrees", "sources", "labels", "kind")
+MOMENT = 1 << 23  # bytes of text that are read in a fraction of a second
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one answer to whether they are equal
@@ -115,6 +118,46 @@ def check(root: Path, name: str) -> Folder | Archive:
     return place
 
 
+def verified(root: Path, name: str) -> bool:
+    """Is this set what was published? An error where it is not; False where a moment cannot tell.
+
+    The checksum of the archive tells, graphs that were made of just these files and are kept, or
+    what is in them, as long as it is little.
+    """
+    place, source = check(root, name), SOURCES[name]
+    try:
+        files = tu_text.files_of(place, name, source.labelled)
+        digest = place.digest(files)
+        if digest == source.archive.checksum or _was_read(place, name, digest):
+            return True
+        if place.size(files) > MOMENT:
+            return False
+        _read(place, name, root)
+    except UserError as error:
+        raise UserError(_with_checksums(str(error), place, name, root)) from None
+    return True
+
+
+def _was_read(place: Folder | Archive, name: str, digest: str) -> bool:
+    """Are graphs of just these files kept? Then they were verified."""
+    try:
+        return storage.read_tensors(_kept_path(place, name))[1] == _notes(name, digest)
+    except (OSError, storage.Damaged):
+        return False
+
+
+def _with_checksums(sentence: str, place: Folder | Archive, name: str, root: Path) -> str:
+    """The sentence with the command that fetches the set, and the checksums of its archive."""
+    sentence, command = sentence.rstrip("."), _command(root, name)
+    sentence = sentence.replace(", so fetch it", ", so remove it and fetch it")  # else it stays
+    if not sentence.endswith(command):
+        sentence += f" by {command}"
+    with suppress(OSError):  # the sentence is about that
+        if isinstance(place, Archive) and (fault := SOURCES[name].archive.fault(place.path)):
+            sentence += f"; {place.path.name} has {fault}"
+    return f"{sentence}."
+
+
 def _command(root: Path, name: str) -> str:
     return f"fspool data tu {name} --data {shlex.quote(str(root))}"
 
@@ -150,13 +193,21 @@ def load(root: Path | str, name: str, say: Callable[[str], None] = print) -> Gra
     root, name = Path(root), nearest("graph set", name, SOURCES)
     place = check(root, name)
     digest = place.digest(tu_text.files_of(place, name, SOURCES[name].labelled))
-    notes = {"format": FORMAT, "name": name, "source": digest}
-    path = place.folder / f"graphs-{name}.safetensors"
+    path, notes = _kept_path(place, name), _notes(name, digest)
 
     def make() -> dict[str, Tensor]:
         return _read(place, name, root, digest)
 
     return unpack(name, files.kept(path, notes, KEPT, make, say, fit=_fit))
+
+
+def _kept_path(place: Folder | Archive, name: str) -> Path:
+    return place.folder / f"graphs-{name}.safetensors"
+
+
+def _notes(name: str, digest: str) -> dict:
+    """What the kept graphs are made of."""
+    return {"format": FORMAT, "name": name, "source": digest}
 
 
 def _fit(kept: dict[str, Tensor]) -> bool:

@@ -62,6 +62,10 @@ class Folder:
         except OSError as error:
             raise _unreadable(path, error) from None
 
+    def size(self, names: Iterable[str]) -> int:
+        """Bytes of text in those files."""
+        return sum((self.path / name).stat().st_size for name in names)
+
     def digest(self, names: Iterable[str]) -> str:
         """A checksum of those files."""
         digests = []
@@ -101,6 +105,11 @@ class Archive:
                 raise UserError(f"{self.where(name)} is encrypted; fetch it again.")
             with archive.open(members[0]) as file:
                 yield file
+
+    def size(self, names: Iterable[str]) -> int:
+        """Bytes of text in those files, as the archive says."""
+        with self._opened() as archive:
+            return sum(m.file_size for name in names for m in self._members(archive, name))
 
     def digest(self, names: Iterable[str]) -> str:
         """A checksum of the archive, whatever is asked for."""
