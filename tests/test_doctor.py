@@ -1,4 +1,4 @@
-"""``fspool doctor``, shell completion, and help that fits a screen."""
+"""``fspool doctor``: versions, kernels, disks and packages."""
 
 import shutil
 from collections import namedtuple
@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fspool import __version__
-from fspool.cli import app, doctor
-from fspool.experiments import EXPERIMENTS
+from fspool.cli import doctor
 from fspool.functional import dispatch
 
 from .doctor import findings
@@ -89,47 +88,3 @@ def test_triton_without_a_compiler(lines, monkeypatch):
     monkeypatch.setattr(doctor, "version", lambda name: "3.6.0")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert lines()["Triton"] == ("missing", "3.6.0 finds no C compiler; install gcc or clang.")
-
-
-# --------------------------------------------------------------------------------------------------
-# Completion and help
-
-
-def complete(fspool, monkeypatch, *words):
-    """What bash is offered for the last word."""
-    monkeypatch.setenv("_FSPOOL_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", " ".join(("fspool", *words)))
-    monkeypatch.setenv("COMP_CWORD", str(len(words)))
-    code, out, _ = fspool()
-    assert code == 0
-    return out.split()
-
-
-def test_a_shell_completes_commands_options_and_names(fspool, monkeypatch):
-    assert complete(fspool, monkeypatch, "do") == ["doctor"]
-    assert complete(fspool, monkeypatch, "run", "--over") == ["--overwrite"]
-    assert complete(fspool, monkeypatch, "run", "mnist") == [
-        name for name in EXPERIMENTS if name.startswith("mnist")
-    ]
-    assert complete(fspool, monkeypatch, "run", "dspn", "--preset", "p") == ["paper"]
-    assert complete(fspool, monkeypatch, "data", "t") == ["tu"]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how(fspool, monkeypatch, shell):
-    monkeypatch.setenv("_FSPOOL_COMPLETE", f"source_{shell}")
-    code, out, _ = fspool()
-    assert code == 0 and f"_FSPOOL_COMPLETE=complete_{shell}" in out
-
-
-COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_fits_a_screen(fspool, monkeypatch, command):
-    """A screen of 80 by 24; the options of run need one and a half."""
-    monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = fspool(*command.split(), "--help")
-    shown = out.splitlines()
-    assert code == 0 and len(shown) <= (40 if command == "run" else 24), out
-    assert max(map(len, shown)) <= 80

@@ -17,6 +17,7 @@ from ..data.clevr.relations import agreeing
 from ..data.clevr.vocabulary import SPLITS
 from ..data.files import find_root
 from ..lab.launch import cores
+from . import completion
 from .screen import console, downloading, say, warn, working
 
 NAMES = ["polygons", "mnist", "tu", "clevr"]
@@ -33,7 +34,11 @@ def fetch_data(
     ],
     parts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="GRAPHS", help="Which graph sets of tu (default: all)."),
+        typer.Argument(
+            metavar="GRAPHS",
+            help="Which graph sets of tu (default: all).",
+            autocompletion=completion.graph_sets,
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="Folder of data sets (default: $FSPOOL_DATA, or data).")

@@ -23,18 +23,10 @@ from ..lab.cell import Cell
 from ..lab.display import display
 from ..lab.launch import Event, Job, Options, cores, find_device, jobs_of, launch, refuse_others
 from ..lab.plans import write_plan
+from . import completion
 from .screen import console, say, stoppable, warn
 
 Start = Callable[[list[Job], Options, Callable[[Event], None]], list[Job]]  # returns what failed
-
-
-def experiments() -> list[str]:
-    """What a shell offers; a function, so that the list is complete."""
-    return list(EXPERIMENTS)
-
-
-def presets() -> list[str]:
-    return list(PRESETS)
 
 
 def list_experiments() -> None:
@@ -52,28 +44,39 @@ def list_experiments() -> None:
 def run(
     name: Annotated[
         str,
-        typer.Argument(metavar="EXPERIMENT", help="See fspool list.", autocompletion=experiments),
+        typer.Argument(
+            metavar="EXPERIMENT", help="See fspool list.", autocompletion=completion.experiments
+        ),
     ],
     preset: Annotated[
-        str, typer.Option(help="quick, paper or released.", autocompletion=presets)
+        str, typer.Option(help="quick, paper or released.", autocompletion=completion.presets)
     ] = "quick",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs (default: runs/EXPERIMENT-PRESET)")
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Only this data set, such as MUTAG.")
+        list[str] | None,
+        typer.Option(help="Only this data set, such as MUTAG.", autocompletion=completion.datasets),
     ] = None,
     readout: Annotated[
         list[str] | None,
-        typer.Option(help="Of graphs: only this one, also one of PyG's."),
+        typer.Option(
+            help="Of graphs: only this one, also one of PyG's.", autocompletion=completion.readouts
+        ),
     ] = None,
     task: Annotated[
-        list[str] | None, typer.Option(help="Only this task of dspn: boxes or states.")
+        list[str] | None,
+        typer.Option(
+            help="Only this task of dspn: boxes or states.", autocompletion=completion.tasks
+        ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every cell.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     only: Annotated[
-        list[str] | None, typer.Option(help="Only cells of this name, such as 'fspool-n*'.")
+        list[str] | None,
+        typer.Option(
+            help="Only cells of this name, such as 'fspool-n*'.", autocompletion=completion.cells
+        ),
     ] = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Another setting, such as steps=2000.")
