@@ -9,9 +9,11 @@ graph of a batch.
 """
 
 import argparse
+from zipfile import BadZipFile
 
 import torch
 import torch.nn.functional as F
+from aiohttp import ClientError
 from torch import Tensor, nn
 from torch_geometric import seed_everything
 from torch_geometric.data import Batch
@@ -22,6 +24,18 @@ from torch_geometric.utils import to_dense_batch
 
 from fspool import FSPool
 from fspool.integrations.pyg import FSPoolAggregation
+
+
+def load(root: str, name: str) -> TUDataset:
+    """From the files that are there, or from the internet; if there is neither, in a sentence."""
+    try:
+        return TUDataset(root, name)
+    except (OSError, ClientError, BadZipFile) as error:
+        raise SystemExit(
+            f"{name} could not be loaded ({str(error) or type(error).__name__}); connect to the "
+            f"internet, or unzip {name}.zip into DIR/{name}/raw, so that {name}_A.txt lies there, "
+            "and pass --root DIR."
+        ) from None
 
 
 class GIN(nn.Module):
@@ -84,7 +98,7 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
     parser.add_argument("--epochs", type=int, default=100)
     options = parser.parse_args(arguments)
     seed_everything(0)
-    dataset = TUDataset(options.root, options.dataset).shuffle()
+    dataset = load(options.root, options.dataset).shuffle()
     tenth = len(dataset) // 10
     train_loader = DataLoader(dataset[tenth:], batch_size=128, shuffle=True)
     test_loader = DataLoader(dataset[:tenth], batch_size=128)

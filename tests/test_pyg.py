@@ -18,12 +18,14 @@ from torch import nn
 import fspool
 
 from .made_graphs import drawn, write_tu
+from .mirror import Mirror, serve
 from .refusals import refuses
 
 pytest.importorskip("torch_geometric", reason="needs the extra pyg")
 
 from torch_geometric import EdgeIndex, Index  # noqa: E402
 from torch_geometric.data import Batch, Data  # noqa: E402
+from torch_geometric.datasets import TUDataset  # noqa: E402
 from torch_geometric.nn import GINConv, MessagePassing, SumAggregation  # noqa: E402
 from torch_geometric.nn.aggr import MeanAggregation, MultiAggregation  # noqa: E402
 
@@ -374,18 +376,45 @@ def test_the_example_tells_graphs_apart(one_thread, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 10
 
 
+def classify_graphs(*arguments):
+    path = Path(__file__).parent.parent / "examples" / "graph_classification.py"
+    return runpy.run_path(str(path))["main"]([str(word) for word in arguments])
+
+
 def test_the_example_of_a_data_set_trains_and_agrees_with_the_dense_module(
     one_thread, capsys, tmp_path
 ):
     write_tu(tmp_path, "MUTAG", drawn(80, 5, largest=12))
     (tmp_path / "MUTAG").mkdir()
     (tmp_path / "tu" / "MUTAG").rename(tmp_path / "MUTAG" / "raw")
-    path = Path(__file__).parent.parent / "examples" / "graph_classification.py"
-    main = runpy.run_path(str(path))["main"]
-    _, off = main(["--root", str(tmp_path), "--epochs", "20", "--hidden", "16"])
+    _, off = classify_graphs("--root", tmp_path, "--epochs", 20, "--hidden", 16)
     assert off < 1e-6
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", capsys.readouterr().out)]
     assert len(losses) == 2 and losses[1] < 0.5
+
+
+@pytest.mark.parametrize("status", [503, 404, 0], ids=["503", "404", "a page instead"])
+def test_the_example_says_what_to_do_where_it_cannot_download(tmp_path, monkeypatch, status):
+    with serve(Mirror({"MUTAG.zip": b"<html>"}, status=status)) as mirror:
+        assert "()" not in ends_in_a_sentence(tmp_path, monkeypatch, mirror.url)
+
+
+def test_the_example_says_what_to_do_where_nobody_answers(tmp_path, monkeypatch):
+    with serve(Mirror({})) as mirror:
+        pass
+    assert "Cannot connect" in ends_in_a_sentence(tmp_path, monkeypatch, mirror.url)
+
+
+def ends_in_a_sentence(root, monkeypatch, url):
+    monkeypatch.setenv("PYG_HOME", str(root / "cache"))
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(TUDataset, "url", url.rstrip("/"))
+    with pytest.raises(SystemExit) as ended:
+        classify_graphs("--root", root)
+    sentence = ended.value.code
+    assert sentence.startswith("MUTAG could not be loaded (") and "\n" not in sentence
+    assert sentence.endswith("so that MUTAG_A.txt lies there, and pass --root DIR.")
+    return sentence
 
 
 # --------------------------------------------------------------------------------------------------
