@@ -8,7 +8,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
 
 from fspool import storage
 from fspool.checks import UserError
@@ -16,7 +15,7 @@ from fspool.data import idx, mnist
 from fspool.data.files import find_root
 from fspool.data.mnist import MnistSets
 
-from . import data_files, downloads, mnist_sets
+from . import data_files, downloads, kept, mnist_sets
 from .data_files import put
 from .mirror import Mirror, serve
 from .mnist_sets import NAMES, check, left, pack, same
@@ -196,42 +195,23 @@ def test_sets_are_kept_and_come_back_the_same(root, monkeypatch):
 
     monkeypatch.setattr(mnist, "sets_of", None)  # not needed any more
     for split, sets in made.items():
-        kept = mnist.load(str(root), split, said.append)
-        assert isinstance(kept, MnistSets) and same(kept, sets) and not said
-        moved = kept.to("meta")
+        again = mnist.load(str(root), split, said.append)
+        assert isinstance(again, MnistSets) and same(again, sets) and not said
+        moved = again.to("meta")
         assert isinstance(moved, MnistSets) and {tensor.device.type for tensor in moved} == {"meta"}
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda path, good: path.write_bytes(good[:-1]),
-        lambda path, good: path.write_bytes(good[:40]),
-        lambda path, good: path.write_bytes(b""),
-        lambda path, good: path.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:]),
-        lambda path, good: path.write_text("something else"),
-        lambda path, good: storage.write_tensors(path, {"a": torch.zeros(2)}),
-        lambda path, good: path.with_name("sets-test.safetensors").rename(path),
-        lambda path, good: storage.write_tensors(
-            path, {"points": torch.zeros(2)}, storage.read_tensors(path)[1]
-        ),
-    ],
-    ids="cut header empty flipped text foreign other-split other-tensors".split(),
-)
-def test_damaged_and_foreign_sets_are_set_aside_and_made_again(root, spoil):
+@pytest.fixture
+def train(root):
+    """Load the sets of the split, and check them."""
+    return lambda say=print: check(mnist.load(root, "train", say), "train")
+
+
+@kept.every_spoil
+def test_damaged_and_foreign_sets_are_set_aside_and_made_again(root, train, spoil):
     for split in ("train", "test"):
         mnist.load(root, split)
-    path, said = root / "mnist" / "sets-train.safetensors", []
-    good = path.read_bytes()
-    spoil(path, good)
-    spoilt = path.read_bytes()
-    check(mnist.load(root, "train", said.append), "train")
-    aside = path.with_name("sets-train.safetensors.damaged-0")
-    assert len(said) == 1 and said[0].startswith(f"{path} ")
-    assert said[0].endswith(f"; it is now {aside.name}.") and aside.read_bytes() == spoilt
-    storage.read_tensors(path)  # whole again
-    check(mnist.load(root, "train", said.append), "train")
-    assert len(said) == 1
+    kept.is_set_aside_and_made_again(root / "mnist" / "sets-train.safetensors", train, spoil)
 
 
 @pytest.mark.parametrize("what", ["FORMAT", "DARK"])
@@ -243,30 +223,14 @@ def test_sets_of_another_version_are_not_used(root, monkeypatch, what):
     assert same(before, after) == (what == "FORMAT")
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-@pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
-def test_a_write_that_fails_leaves_nothing(root, monkeypatch, call, error):
-    def fail(*_):
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage.os, call, fail)
-        if isinstance(error, OSError):  # the sets are there all the same
-            check(mnist.load(root, "train"), "train")
-        else:
-            with pytest.raises(KeyboardInterrupt):
-                mnist.load(root, "train")
-    assert left(root / "mnist") == []
-    check(mnist.load(root, "train"), "train")
-    assert left(root / "mnist") == ["sets-train.safetensors"]
-
-
-def test_what_a_killed_process_wrote_does_not_count(root):
-    mnist.load(root, "train")
+@kept.every_failure
+def test_a_write_that_fails_leaves_nothing(root, train, monkeypatch, call, error):
     path = root / "mnist" / "sets-train.safetensors"
-    path.rename(path.with_name(".sets-train.safetensors.1.part"))
-    check(mnist.load(root, "train"), "train")
-    assert path.exists()
+    kept.leaves_nothing_where_it_cannot_be_written(path, train, monkeypatch, call, error)
+
+
+def test_what_a_killed_process_wrote_does_not_count(root, train):
+    kept.does_not_count_before_it_has_its_name(root / "mnist" / "sets-train.safetensors", train)
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -12,6 +12,7 @@ from fspool.functional.row_norm import row_norm_definition
 from fspool.lab.replicas import stack
 from fspool.models.batch_norm import BatchNorm
 
+from .cuda_graphs import capture
 from .interpreter import DEVICE
 from .reference import relative_error
 
@@ -276,14 +277,7 @@ def test_same_bits_every_time():
 def test_in_a_cuda_graph_with_rows_that_change():
     layer, x, rows = big()
     x, g = x.nan_to_num().requires_grad_(), torch.randn_like(x)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step(layer, x, rows, g)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        captured = step(layer, x, rows, g)
+    graph, captured = capture(lambda: step(layer, x, rows, g))
     rows.copy_(rows.flip(0))
     before = {k: v.clone() for k, v in layer.state_dict().items()}
     graph.replay()

@@ -17,7 +17,7 @@ from fspool.data.tu import Graphs
 from fspool.data.tu_files import Archive, Folder
 from fspool.data.tu_sources import SOURCES, Counts
 
-from . import data_files, tu_sets
+from . import data_files, kept, tu_sets
 from .data_files import put
 from .tu_sets import (
     SETS,
@@ -169,40 +169,22 @@ def test_graphs_are_kept_and_come_back_the_same(root, monkeypatch, name):
     check(made, *SETS[name])
     assert left(root / "tu") == [f"graphs-{name}.safetensors"]
     monkeypatch.setattr(tu_text, "read", None)  # not needed any more
-    kept = tu.load(str(root), name, said.append)
-    assert isinstance(kept, Graphs) and same(kept, made) and not said
-    check(kept, *SETS[name])
+    again = tu.load(str(root), name, said.append)
+    assert isinstance(again, Graphs) and same(again, made) and not said
+    check(again, *SETS[name])
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda path, good: path.write_bytes(good[:-1]),
-        lambda path, good: path.write_bytes(good[:40]),
-        lambda path, good: path.write_bytes(b""),
-        lambda path, good: path.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:]),
-        lambda path, good: path.write_text("something else"),
-        lambda path, good: storage.write_tensors(path, {"a": torch.zeros(2)}),
-        lambda path, good: path.with_name("graphs-PTC.safetensors").rename(path),
-        lambda path, good: storage.write_tensors(
-            path, {"sizes": torch.zeros(2)}, storage.read_tensors(path)[1]
-        ),
-    ],
-    ids="cut header empty flipped text foreign other-set other-tensors".split(),
-)
-def test_damaged_and_foreign_graphs_are_set_aside_and_made_again(root, spoil):
+@pytest.fixture
+def mutag(root):
+    """Load the set, and check it."""
+    return lambda say=print: check(tu.load(root, "MUTAG", say), *SETS["MUTAG"])
+
+
+@kept.every_spoil
+def test_damaged_and_foreign_graphs_are_set_aside_and_made_again(root, mutag, spoil):
     for name in ("MUTAG", "PTC"):
         tu.load(root, name)
-    path, said = root / "tu" / "graphs-MUTAG.safetensors", []
-    spoil(path, path.read_bytes())
-    spoilt = path.read_bytes()
-    check(tu.load(root, "MUTAG", said.append), *SETS["MUTAG"])
-    aside = path.with_name(f"{path.name}.damaged-0")
-    assert len(said) == 1 and said[0].startswith(f"{path} ")
-    assert said[0].endswith(f"; it is now {aside.name}.") and aside.read_bytes() == spoilt
-    storage.read_tensors(path)  # whole again
-    check(tu.load(root, "MUTAG", said.append), *SETS["MUTAG"])
-    assert len(said) == 1
+    kept.is_set_aside_and_made_again(root / "tu" / "graphs-MUTAG.safetensors", mutag, spoil)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -223,30 +205,14 @@ def test_graphs_of_another_version_are_not_used(root, monkeypatch):
     assert len(said) == 1 and "holds something else" in said[0]
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-@pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
-def test_a_write_that_fails_leaves_nothing(root, monkeypatch, call, error):
-    def fail(*_):
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage.os, call, fail)
-        if isinstance(error, OSError):  # the graphs are there all the same
-            check(tu.load(root, "MUTAG"), *SETS["MUTAG"])
-        else:
-            with pytest.raises(KeyboardInterrupt):
-                tu.load(root, "MUTAG")
-    assert left(root / "tu") == []
-    check(tu.load(root, "MUTAG"), *SETS["MUTAG"])
-    assert left(root / "tu") == ["graphs-MUTAG.safetensors"]
-
-
-def test_what_a_killed_process_wrote_does_not_count(root):
-    tu.load(root, "MUTAG")
+@kept.every_failure
+def test_a_write_that_fails_leaves_nothing(root, mutag, monkeypatch, call, error):
     path = root / "tu" / "graphs-MUTAG.safetensors"
-    path.rename(path.with_name(f".{path.name}.1.part"))
-    check(tu.load(root, "MUTAG"), *SETS["MUTAG"])
-    assert path.exists()
+    kept.leaves_nothing_where_it_cannot_be_written(path, mutag, monkeypatch, call, error)
+
+
+def test_what_a_killed_process_wrote_does_not_count(root, mutag):
+    kept.does_not_count_before_it_has_its_name(root / "tu" / "graphs-MUTAG.safetensors", mutag)
 
 
 @pytest.mark.parametrize("how", ["error", "mode"])
