@@ -222,7 +222,7 @@ def _rank(
     number = g * batch + b
     columns, _ = _columns(first, number, d, dim, size, WIDE)
     columns = column_ptr + columns
-    few = (tl.load(pair_ptr + number * dim + d, mask=inside, other=0) <= MANY) | (rows > NUMBERED)
+    pair_ptr += number * dim + d
     fours = 1  # a sample of every 4 * fours
     while ((4 * fours) << LOG) < size:
         fours *= 2
@@ -251,8 +251,9 @@ def _rank(
         # Equal elements have the rank of their first; those of earlier rows have to go first.
         beyond = element & (larger >= CHUNK - 1) & (rank + 1 < size)  # the next is in no chunk
         follows = tl.load(columns + rank + 1, mask=beyond, other=LOWEST) == key
-        follows = element & few & (follows | (equal > 1))
-        if tl.max(follows.to(tl.int32)) > 0:
+        follows = element & (follows | (equal > 1))
+        if tl.max(follows.to(tl.int32)) > 0:  # what only this needs would take registers of all
+            follows &= (tl.load(pair_ptr, mask=inside, other=0) <= MANY) | (rows > NUMBERED)
             tied = _highest(tl.where(follows, key, LOWEST))
             while tl.max(tied) > LOWEST:
                 before = tl.zeros((1, BD), tl.int32)
