@@ -23,7 +23,7 @@ from .piecewise import load_weights
 from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
 from .rest import clear_rest
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
-from .sorting import LOWEST, count_larger, every_group, key_of, one_group, sort_tile, value_of
+from .sorting import LOWEST, count_larger, key_of, one_group, rank_again, sort_tile, value_of
 
 # log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps, and registers
 # of a thread where fewer than the compiler would take let more programs run at once.
@@ -102,9 +102,7 @@ def _pool(
             counted = tl.where(element, rank, 0)
             if LOGC == 0:  # a warp has one sum for all features sooner than one for each
                 if tl.sum(counted) < total * tl.sum((d < dim).to(tl.int32)):
-                    rank, tied = one_group(tl.where(element, rank, -1), size, d < dim)
-                    if tl.max(tied) > 0:
-                        rank = every_group(rank, size)
+                    rank = rank_again(rank, row, element, LOGR, LOGC, BD)
             else:
                 tied = ((d < dim) & (tl.sum(counted, axis=0)[None, :] < total)).to(tl.int32)
                 if tl.sum(tied) > BD // 4:  # fewer are left to _break_ties
@@ -164,8 +162,7 @@ def _break_ties(
         element = is_element(row, first, own, mask_ptr) & (f < dim)
         at = rank_ptr + first * dim + (row * dim + f)
         rank = tl.load(at, mask=element, other=0).to(tl.int32)
-        key = tl.where(element, -(rank * BN + row), LOWEST)
-        rank = count_larger(sort_tile(key, LOGR, LOGC, BD), key, LOGR + LOGC, BD)
+        rank = rank_again(rank, row, element, LOGR, LOGC, BD)
         tl.store(at, rank.to(rank_ptr.dtype.element_ty), mask=element)
         last = tl.max(tl.where(tied & (tile < last), tile, -1))
 

@@ -194,9 +194,7 @@ def one_group(rank, size, inside):
 
 
 @triton.jit
-def every_group(rank, size):
-    """Let the equal elements of a column follow one another, whatever their groups."""
-    for r in range(size):
-        group = (rank == r).to(tl.int32)
-        rank += group * (tl.cumsum(group, axis=0) - group)
-    return rank
+def rank_again(rank, row, element, LOGR: tl.constexpr, LOGC: tl.constexpr, BD: tl.constexpr):
+    """Equal elements all have the rank of their first one: let them follow one another by row."""
+    key = tl.where(element, -((rank << (LOGR + LOGC)) | row), LOWEST)
+    return count_larger(sort_tile(key, LOGR, LOGC, BD), key, LOGR + LOGC, BD)
