@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -404,6 +405,39 @@ def assert_vmap_is_a_loop(function, *arguments):
     got = torch.func.vmap(function)(*arguments)
     expected = [function(*each) for each in zip(*arguments, strict=True)]
     torch.testing.assert_close(got, torch.stack(expected))
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("layout", ["full", "mask", "sizes", "offsets"])
+def test_gradients_of_what_was_mapped(layout, second):
+    sets = {
+        "mask": torch.tensor([[True, False, True, True], [False, False, True, False]]),
+        "sizes": torch.tensor([3, 1]),
+        "offsets": torch.tensor([0, 3, 8]),
+    }
+    options = {} if layout == "full" else {layout: sets[layout]}
+    shape = (8, 3) if layout == "offsets" else (2, 4, 3)
+    x = torch.randn(5, *shape, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(5, 3, 4, dtype=torch.float64, requires_grad=True)
+
+    def gradients(y):
+        loss = y.square().sum()
+        got = torch.autograd.grad(loss, (x, weight), create_graph=second)
+        if second:
+            got += torch.autograd.grad(sum(g.square().sum() for g in got), (x, weight))
+        return got
+
+    pool = partial(pool_function, **options)
+    loop = torch.stack([pool(*each) for each in zip(x, weight, strict=True)])
+    mapped = torch.func.vmap(pool)(x, weight)
+    torch.testing.assert_close(gradients(mapped), gradients(loop))
+
+
+def test_a_pool_without_its_ranks_refuses_gradients():
+    x, weight = torch.randn(1, 2, 4, 3), torch.randn(1, 3, 5, requires_grad=True)
+    y = torch.ops.fspool.pool(x, weight, None, None, None, False, False)[0]
+    with pytest.raises(RuntimeError, match="without its ranks; expected ranked=True"):
+        y.sum().backward()
 
 
 def test_vmap_over_offsets():

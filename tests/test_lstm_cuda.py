@@ -87,6 +87,19 @@ def test_operator_has_the_gradient_of_the_definition():
     assert_near(got, expected[2:], 1e-5)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_vmap_is_a_loop(kept):
+    x, weight, words, start = (torch.stack((t, t)) for t in example(width=8))
+    weight = weight * torch.tensor([1.0, 2.0]).view(2, 1, 1, 1)
+
+    def last(*tensors):
+        return torch.ops.fspool.lstm(*tensors, kept)[:2]
+
+    each = [last(*own) for own in zip(x, weight, words, start, strict=True)]
+    expected = tuple(torch.stack(states) for states in zip(*each, strict=True))
+    torch.testing.assert_close(torch.func.vmap(last)(x, weight, words, start), expected)
+
+
 def test_it_is_the_lstm_of_torch():
     module = nn.LSTM(6, 8, batch_first=True)
     x = torch.randn(3, 5, 6)

@@ -186,6 +186,29 @@ class PoolTester:
         each = torch.func.vmap(torch.func.grad(lambda s: pool(s[None]).square().sum()))(x)
         torch.testing.assert_close(each, expected)
 
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_an_ensemble_under_vmap_learns(self, shared):
+        """Parameters stacked, vmap inside, backward outside, where no tensor asks for a gradient."""
+        pools = [self.pool() for _ in range(3)]
+        x = torch.randn(3, 2, 5, self.dim, dtype=torch.float64, requires_grad=True)
+
+        def call(parameters, buffers, x):
+            return torch.func.functional_call(pools[0], (parameters, buffers), (x,))
+
+        parameters, buffers = torch.func.stack_module_state(pools)
+        shared = shared and bool(parameters)  # something has to be mapped
+        many = torch.func.vmap(call, (0, 0, None if shared else 0))
+        y = many(parameters, buffers, x[0] if shared else x)
+        got = torch.autograd.grad(y.square().sum(), [x, *parameters.values()])
+        each = [pool(x[0 if shared else i]) for i, pool in enumerate(pools)]
+        own = [p for pool in pools for p in pool.parameters()]
+        loss = sum(y.square().sum() for y in each)
+        dx, *expected = torch.autograd.grad(loss, [x, *own])
+        torch.testing.assert_close(y, torch.stack(each))
+        torch.testing.assert_close(got[0], dx)
+        if own:
+            torch.testing.assert_close(got[1], torch.stack(expected))
+
 
 class TestFSPool(PoolTester):
     def make(self):

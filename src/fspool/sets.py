@@ -185,6 +185,8 @@ def _read_nested(x: Tensor) -> tuple[Packed, Tensor]:
             "as torch.nested.nested_tensor(..., layout=torch.jagged) makes."
         )
     values, offsets = x.values(), x.offsets()
+    if readable(offsets):
+        _check_offset_values(offsets.long(), values, "offsets of x")
     shape = (1, offsets.shape[0] - 1, values.shape[0])
     return Packed(shape, values.device, offsets.long(), ragged=offsets), values.unsqueeze(0)
 

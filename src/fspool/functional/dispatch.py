@@ -53,6 +53,11 @@ def fastest(name: str, x: Tensor) -> Callable | None:
     return _operators.get(key)
 
 
+def wants_gradient(tensor: Tensor) -> bool:
+    """Will a gradient be asked for? Inside a transform, such as vmap, a tensor does not say."""
+    return torch.is_grad_enabled() and (tensor.requires_grad or bool(transforms()))
+
+
 def is_exporting() -> bool:
     return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
 

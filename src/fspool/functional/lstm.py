@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .dispatch import on_device
+from .dispatch import on_device, wants_gradient
 from .inputs import exact
 
 
@@ -41,7 +41,7 @@ def lstm(
         operator = on_device("lstm", x)
         if operator is None:
             return lstm_definition(x, weight, words, start)
-        kept = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+        kept = wants_gradient(x) or wants_gradient(weight)
         hidden, cell = operator(x.float(), weight, words, start, kept)[:2]
         return hidden.to(x.dtype), cell.to(x.dtype)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..layouts import Sets, leave_pooled
 from ..sets import read
 from .by_rank import from_ranks, spread_by_rank, sum_by_rank
-from .dispatch import fastest
+from .dispatch import fastest, wants_gradient
 from .inputs import compute_dtype, exact, read_pooled, read_temperature, read_weight
 from .order import Order
 from .piecewise import piecewise_linear
@@ -104,8 +104,8 @@ def sorted_sum(x: Tensor, weight: Tensor, sets: Sets, keep_ranks: bool) -> tuple
     operator = fastest("pool", x)
     if operator is None:
         return pool_definition(x, weight, sets)
-    x_grad, weight_grad = (torch.is_grad_enabled() and t.requires_grad for t in (x, weight))
-    ranked = keep_ranks or x_grad or weight_grad
+    weight_grad = wants_gradient(weight)
+    ranked = keep_ranks or weight_grad or wants_gradient(x)
     if weight_grad and weight.is_cuda:  # as its kernels read it: copied here, not also in backward
         weight = weight.mT.contiguous().mT
     return operator(x, weight, sets.mask, sets.lengths, sets.offsets, ranked, weight_grad)[:2]

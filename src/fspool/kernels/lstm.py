@@ -17,7 +17,7 @@ from .operator import differentiate, operator
 def _fake(x, weight, words, start, kept):
     groups, batch, steps = (x if words is None else words).shape[:3]
     width = weight.shape[-1]
-    shapes = cpu.shapes(groups, steps, batch, width) if kept else [(0,)] * 3
+    shapes = cpu.shapes(groups, steps, batch, width) if kept else [(groups, 0)] * 3
     last = [x.new_empty((groups, batch, width)) for _ in range(2)]
     hidden, cells, gates = (x.new_empty(shape) for shape in shapes)
     return *last, hidden.to(weight.dtype), cells, gates.to(weight.dtype)

@@ -33,7 +33,7 @@ def lstm(x: Tensor, weight: Tensor, words: Tensor | None, start: Tensor | None, 
             cells.append(c)
             gates.append(torch.cat(active, -1))
     if not kept:
-        return h, c, weight.new_empty(0), x.new_empty(0), weight.new_empty(0)
+        return h, c, *(t.new_empty(groups, 0) for t in (weight, x, weight))
     hidden, gates = (torch.stack(t, 1).to(weight.dtype) for t in (hidden, gates or [inputs[:, :0]]))
     return h.clone(), c.clone(), hidden, torch.stack(cells, 1), gates
 

@@ -38,11 +38,9 @@ def lstm(x: Tensor, weight: Tensor, words: Tensor | None, start: Tensor | None, 
             forward = _fused if fits(weight) else lstm_steps.forward
             forward(x, weight, words, start, hidden, cells, gates, steps)
     last = hidden[:, steps % hidden.shape[1]].float(), cells[:, steps % cells.shape[1]].clone()
-    return *last, *((hidden, cells, gates) if kept else (t.new_empty(0) for t in _empty(x, weight)))
-
-
-def _empty(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return weight, x, weight
+    if not kept:
+        hidden, cells, gates = (t.new_empty(groups, 0) for t in (hidden, cells, gates))
+    return *last, hidden, cells, gates
 
 
 def _memory(x: Tensor, weight: Tensor, sizes: list[tuple[int, ...]], kept: bool):
