@@ -91,6 +91,28 @@ BAD_X = {
         "contiguous",
         "(B, j, D)",
     ),
+    "nested that begins later": (
+        lambda: {"x": torch.nested.nested_tensor_from_jagged(packed(), ints(2, 5))},
+        ValueError,
+        "offsets of x",
+        "2",
+        "0",
+    ),
+    "nested that ends early": (
+        lambda: {"x": torch.nested.nested_tensor_from_jagged(packed(), ints(0, 3))},
+        ValueError,
+        "offsets of x",
+        "3",
+        "5",
+    ),
+    "nested with offsets that decrease": (
+        lambda: {"x": torch.nested.nested_tensor_from_jagged(packed(), ints(0, 4, 2, 5))},
+        ValueError,
+        "offsets of x",
+        "4",
+        "2",
+        "position 2",
+    ),
     "nested int": (
         lambda: {"x": jagged(dtype=torch.int64)},
         TypeError,

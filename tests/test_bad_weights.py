@@ -198,6 +198,12 @@ def test_a_module_whose_temperature_was_spoilt_in_place():
         ({"dim": DIM, "init": "zeros"}, ValueError, "init", ["zeros", "normal", "ones"]),
         ({"dim": DIM, "init": None}, ValueError, "init", ["None", "normal", "ones"]),
         ({"dim": DIM, "dtype": torch.int64}, ANY, "dtype", ["torch.int64", "floating"]),
+        (
+            {"dim": DIM, "dtype": torch.float8_e4m3fn},
+            ANY,
+            "dtype",
+            ["torch.float8_e4m3fn", "at least 16 bits"],
+        ),
     ],
 )
 def test_constructors(module, keywords, error, name, parts):

@@ -290,5 +290,8 @@ def test_scenes_of_a_twin_without_its_questions(tmp_path):
     again = pictured.kept_twin(tmp_path, "train", 12, 1)
     assert all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
     (tmp_path / "file").write_text("")
+    (tmp_path / "left").mkdir(mode=0o555)  # alone, by root too
+    pictured.kept_twin(tmp_path / "left", "train", 12, 1)
+    assert not list((tmp_path / "left").iterdir())
     beside = pictured.kept_twin(tmp_path / "file", "train", 12, 1)  # where nothing can be kept
     assert torch.equal(beside.coords, kept.coords)

@@ -190,6 +190,13 @@ def test_a_twin_that_cannot_be_finished_leaves_no_file(tmp_path, monkeypatch, er
     assert left(tmp_path) == []
 
 
+def test_no_twin_in_a_folder_that_is_marked_read_only(tmp_path):
+    tmp_path.chmod(0o555)  # root could
+    with pytest.raises(UserError, match="cannot take the twin .the folder is read-only.; choose"):
+        generate.generate(tmp_path / "b", {"val": 3})
+    assert left(tmp_path) == []
+
+
 def test_no_scenes_are_no_twin(tmp_path):
     with pytest.raises(ValueError, match="scenes of val is 0; expected a number of scenes"):
         generate.generate(tmp_path, {"val": 0})

@@ -436,7 +436,7 @@ def test_gradients_of_what_was_mapped(layout, second):
 def test_a_pool_without_its_ranks_refuses_gradients():
     x, weight = torch.randn(1, 2, 4, 3), torch.randn(1, 3, 5, requires_grad=True)
     y = torch.ops.fspool.pool(x, weight, None, None, None, False, False)[0]
-    with pytest.raises(RuntimeError, match="without its ranks; expected ranked=True"):
+    with pytest.raises(RuntimeError, match="without its ranks; gradients need ranked=True"):
         y.sum().backward()
 
 

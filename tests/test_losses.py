@@ -179,6 +179,18 @@ def test_bad_input(loss, bad, error, sentence):
     assert str(caught.value).endswith(".")
 
 
+def test_the_assignment_under_transforms():
+    a, b = torch.randn(3, 4, 2, requires_grad=True), torch.randn(3, 4, 2)
+    got = torch.func.grad(lambda a: assignment(a, b).sum())(a.detach())
+    torch.testing.assert_close(got, *torch.autograd.grad(assignment(a, b).sum(), a))
+    mapped = torch.func.vmap(assignment)(torch.stack((a, 2 * a)), torch.stack((b, b)))
+    torch.testing.assert_close(mapped, torch.stack((assignment(a, b), assignment(2 * a, b))))
+    torch.testing.assert_close(torch.autograd.grad(mapped[0].sum(), a)[0], got)
+    with pytest.raises(ValueError, match="^a is inside of vmap, grad or another transform, where"):
+        mask = torch.ones(3, 4, dtype=torch.bool)
+        torch.func.grad(lambda a: assignment(a, b, mask_a=mask).sum())(a.detach())
+
+
 def test_without_scipy_the_assignment_says_what_to_install():
     script = """
 import sys

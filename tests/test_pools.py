@@ -188,7 +188,7 @@ class PoolTester:
 
     @pytest.mark.parametrize("shared", [False, True])
     def test_an_ensemble_under_vmap_learns(self, shared):
-        """Parameters stacked, vmap inside, backward outside, where no tensor asks for a gradient."""
+        """Stacked parameters: inside of vmap no tensor says that it wants a gradient."""
         pools = [self.pool() for _ in range(3)]
         x = torch.randn(3, 2, 5, self.dim, dtype=torch.float64, requires_grad=True)
 

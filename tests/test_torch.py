@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 import fspool
@@ -93,6 +94,15 @@ def test_recompilations_stay_bounded_when_sizes_vary(temperature):
         x = torch.randn(3, n, 4)
         torch.testing.assert_close(compiled(x), pool(x))
     assert counter.frame_count <= 3
+
+
+def test_modules_without_values():
+    """As tools make them that only want shapes, or count what a model would take."""
+    with FakeTensorMode():
+        pool = fspool.FSPool(3, knots=4, temperature=1.0)
+        pool.reset_parameters()
+        assert pool(torch.randn(2, 5, 3)).shape == (2, 3)
+    assert "temperature=1" in repr(pool)
 
 
 def test_a_new_temperature_does_not_recompile():

@@ -37,8 +37,8 @@ def kept(
     if tensors is None:
         tensors = make()
         try:
-            if not path.parent.stat().st_mode & 0o222:  # it is left alone, by root too
-                raise PermissionError(errno.EACCES, "the folder is read-only")
+            check_writable(path.parent)
+            path.parent.mkdir(parents=True, exist_ok=True)
             storage.write_tensors(path, tensors, notes)
         except OSError as error:
             if slow:
@@ -48,6 +48,14 @@ def kept(
                     f"{size / 1e6:.1f} MB, so make room, or it is made again every time."
                 )
     return tensors
+
+
+def check_writable(folder: Path) -> None:
+    """An OSError where the folder, or the one that it would be made in, is marked as read-only:
+    that is left alone, by root too."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not place.stat().st_mode & 0o222:
+        raise PermissionError(errno.EACCES, "the folder is read-only")
 
 
 def packed(offsets: Tensor, rows: int) -> bool:

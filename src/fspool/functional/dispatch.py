@@ -67,6 +67,11 @@ def is_exporting() -> bool:
 is_exporting._dynamo_marked_constant = True
 
 
+def without_gradient(name: str, x: Tensor) -> Callable | None:
+    """An operator whose result has no derivative: every transform can go through it."""
+    return None if is_exporting() else _operators.get((name, x.device.type))
+
+
 def on_device(name: str, x: Tensor) -> Callable | None:
     """An operator where many small ones would each cost a launch. The CPU gains nothing by it."""
     if x.device.type == "cpu" or not x.is_floating_point():

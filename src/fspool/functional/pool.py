@@ -11,7 +11,6 @@ derivatives of that one trilinear form, so each one's derivative is the other tw
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from ..layouts import Sets, leave_pooled

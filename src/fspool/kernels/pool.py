@@ -125,7 +125,7 @@ def _pool_backward(ctx, dy: Tensor | None, *_):
         return (None,) * 7
     x, weight, ranks, kept, *sets = ctx.saved_tensors
     if ranks.shape != x.shape:  # the kernels would read outside of their memory
-        raise RuntimeError("fspool::pool ran without its ranks; expected ranked=True for gradients.")
+        raise RuntimeError("fspool::pool ran without its ranks; gradients need ranked=True.")
     if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():  # the common case
         return *pull(dy, x, weight, ranks, kept, *sets), *[None] * 5
     return *_pool_gradients(ctx, dy, x, weight, ranks, sets), *[None] * 5

@@ -22,7 +22,8 @@ def write_plan(out: Path, plan: dict, overwrite: bool, say: Callable[[str], None
                     plan = plan | _joined(before, plan, overwrite)
             write_json(out / "plan.json", plan)
     except OSError as error:
-        raise UserError(f"out is {str(out)!r}, where nothing can be written: {error}.") from None
+        reason = error.strerror or error
+        raise UserError(f"out is {str(out)!r}, where nothing can be written: {reason}.") from None
 
 
 def _joined(before: dict, plan: dict, overwrite: bool) -> dict:

@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..functional.dispatch import on_device
+from ..functional.dispatch import on_device, without_gradient
 from ..functional.inputs import exact
+from ..layouts import transforms
 from .pairs import Pairs, read_pairs
 
 SMALL = 32  # elements up to which sets are paired on the device
@@ -77,9 +79,14 @@ def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
     """The paired rows of a and b, (..., min(N, M)) each, -1 where there are no more."""
     costs = pairs.matrix(pairs.a, pairs.b).flatten(0, -3)
     masked = any(mask is not None for mask in (pairs.mask_a, pairs.mask_b))
-    operator = on_device("assign", costs)
-    if operator and not masked and max(costs.shape[1:]) <= SMALL:
-        return _match_on_device(operator, costs, pairs.batch)
+    operator = None if masked else _operator(costs)
+    if operator:
+        return _match_by(operator, costs, pairs.batch)
+    if transforms():
+        raise ValueError(
+            "a is inside of vmap, grad or another transform, where scipy cannot see it; expected "
+            "plain tensors with masks or on CUDA, so call losses.assignment outside."
+        )
     costs = costs.cpu().numpy()
     solve = _solver()
     # Where training has diverged any pairing will do: the loss is NaN, and scipy wants numbers.
@@ -114,7 +121,16 @@ def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
     return index[0], index[1]
 
 
-def _match_on_device(operator, costs: Tensor, batch: tuple) -> tuple[Tensor, Tensor]:
+def _operator(costs: Tensor) -> Callable | None:
+    """Pairs small sets on the device; and sets on the CPU inside of transforms, where numpy cannot
+    see them."""
+    small = max(costs.shape[1:]) <= SMALL
+    if transforms() and (small or costs.device.type == "cpu"):
+        return without_gradient("assign", costs)
+    return on_device("assign", costs) if small else None
+
+
+def _match_by(operator, costs: Tensor, batch: tuple) -> tuple[Tensor, Tensor]:
     """Every row of the smaller set has its partner, in order."""
     short = costs.shape[1] <= costs.shape[2]
     partner = operator(costs if short else costs.mT).unflatten(0, batch)

@@ -17,8 +17,8 @@ class Knots(nn.Module):
         super().__init__()
         dim = check_count("dim", dim, 1, "the number of features")
         knots = check_count("knots", knots, 2, "one knot for the largest and one for the smallest")
-        if dtype is not None and not dtype.is_floating_point:
-            raise TypeError(f"dtype is {dtype}; expected a floating dtype.")
+        if dtype is not None and (not dtype.is_floating_point or dtype.itemsize < 2):
+            raise TypeError(f"dtype is {dtype}; expected a floating dtype of at least 16 bits.")
         if init not in INITS:
             raise ValueError(f"init is {init!r}; expected one of {', '.join(map(repr, INITS))}.")
         self.dim, self.knots, self.init = dim, knots, init

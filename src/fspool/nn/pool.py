@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..functional import Order, fspool
 from ..functional.inputs import read_temperature
+from ..layouts import is_traced
 from .knots import Knots
 
 
@@ -54,8 +55,7 @@ class FSPool(Knots):
         # A tensor, so that a schedule can write it in place: no recompilation, CUDA graphs work.
         # Not in the state dict, so that hard and relaxed pools can load each other's weights.
         self.register_buffer("temperature", value, persistent=False)
-        known = value is not None and not value.is_meta
-        self.first_temperature = float(value) if known else temperature
+        self.first_temperature = _number(value, temperature)
 
     def reset_parameters(self) -> None:
         """Initial weights, and the temperature that the pool was made with."""
@@ -87,5 +87,11 @@ class FSPool(Knots):
     def extra_repr(self) -> str:
         if self.temperature is None:
             return super().extra_repr()
-        known = self.first_temperature if self.temperature.is_meta else self.temperature
-        return f"{super().extra_repr()}, temperature={float(known):g}"
+        known = _number(self.temperature, self.first_temperature)
+        return f"{super().extra_repr()}, temperature={known:g}"
+
+
+def _number(temperature: Tensor | None, otherwise: float | Tensor | None):
+    """What a temperature is, where it has a value."""
+    blind = temperature is None or temperature.is_meta or is_traced(temperature)
+    return otherwise if blind else float(temperature)

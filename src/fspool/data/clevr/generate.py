@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 
 from ...checks import UserError, check_count
+from ..files import check_writable
 from . import twin_files
 from .arrays import Clevr
 from .blocks import Block, Made, blocks, make
@@ -54,6 +55,7 @@ def generate(
     _check_room(out, sum(scenes.values()) * (COMPACT + (FILES if files else 0)))
     clock = Clock()
     try:
+        check_writable(out)
         with _makers(workers) as run:
             made = {}
             for split, count in scenes.items():

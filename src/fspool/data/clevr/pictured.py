@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,8 +60,6 @@ def kept_twin(
 ) -> Scenes:
     """The same, kept in the folder of data sets where that can be written."""
     path = root / "clevr" / f"twin-{split}-{count}.safetensors"
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
 
     def make() -> dict[str, Tensor]:
         return twin(split, count, workers=workers)._asdict()
