@@ -117,15 +117,18 @@ def loss_panel(name: str, what: str, curves: dict[str, list[Point]]) -> str:
             axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
             axes.plot(steps, [point.mean for point in curve], color=colour)
         axes.set(yscale="log", xlabel="step", ylabel="training loss", xlim=(0, None))
-        axes.yaxis.set_minor_formatter(_between_decades(*axes.get_ylim()))
+        _label_decades(axes)
         axes.grid(axis="y")
         return svg(made, name, f"Training loss against steps, {what}")
 
 
-def _between_decades(low: float, high: float):
-    """Labels at 2 and 5 where decades are few; short, so that they leave room for the axis's."""
+def _label_decades(axes) -> None:
+    """Where decades are few, labels at 2 and 5 too, and all of them plain."""
+    low, high = axes.get_ylim()
     few = high < 50 * low
-    return lambda y, _: f"{y:g}" if few and f"{y:e}"[0] in "25" else ""
+    if few:
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if few and f"{y:e}"[0] in "25" else "")
 
 
 def reconstructions(records: dict[str, Record], n: int) -> list[Panel]:
