@@ -18,7 +18,9 @@ def experiments() -> list[str]:
 def presets(context: typer.Context) -> list[tuple[str, str]]:
     """With what they are, which some shells show."""
     experiment = _experiment(context)
-    return [(name, PRESETS[name]) for name in (experiment.seeds if experiment else PRESETS)]
+    if experiment is None:
+        return list(PRESETS.items())
+    return [(name, experiment.what(name)) for name in experiment.seeds]
 
 
 def datasets(context: typer.Context) -> list[str]:

@@ -17,7 +17,6 @@ from rich.table import Table
 from .. import report
 from ..checks import UserError, nearest
 from ..experiments import EXPERIMENTS, Experiment, find
-from ..experiments.experiment import PRESETS
 from ..lab import on_ray, parallel
 from ..lab.cell import Cell
 from ..lab.display import display
@@ -35,7 +34,7 @@ def list_experiments() -> None:
     for experiment in EXPERIMENTS.values():
         for preset, seeds in experiment.seeds.items():
             cells = str(len(experiment.preset(preset)))
-            table.add_row(experiment.name, preset, cells, str(seeds), PRESETS[preset])
+            table.add_row(experiment.name, preset, cells, str(seeds), experiment.what(preset))
     console.print(table)
     console.print("\nfspool run EXPERIMENT --preset PRESET", highlight=False)
 

@@ -307,6 +307,7 @@ EXPERIMENT = Experiment(
     cell=SetPrediction,
     cells=cells,
     seeds={"quick": 1, "paper": 2},
+    also={"paper": ", but for 6 epochs instead of 100"},
     settable=(
         "steps",
         "batch",

@@ -73,9 +73,14 @@ class Experiment:
     gather: Callable[[dict, Sequence[int], dict[str, Tensor]], dict[str, Tensor]] | None = None
     # Metrics that come from several cells, by a name that tables know.
     combine: Callable[[Iterable], dict[str, dict[str, list]]] = lambda records: {}
+    also: dict[str, str] = field(default_factory=dict)  # what to know of a preset
     usual: dict[str, tuple[str, ...]] = field(default_factory=dict)  # data sets, by preset
     # Readouts that are in no preset, and the cells that they make of one.
     others: tuple[tuple[str, ...], Callable[[str, str], dict[str, Cell]]] | None = None
+
+    def what(self, preset: str) -> str:
+        """What a preset is, in words."""
+        return PRESETS[preset] + self.also.get(preset, "")
 
     def preset(
         self, name: str, datasets: Sequence[str] = (), readouts: Sequence[str] = ()
