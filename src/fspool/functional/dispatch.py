@@ -47,10 +47,7 @@ def fastest(name: str, x: Tensor) -> Callable | None:
         return None
     if x.shape[-1] == 0:  # nothing to make fast
         return None
-    key = name, x.device.type
-    if key in _narrow and x.dtype == torch.float64:
-        return None
-    return _operators.get(key)
+    return _fitting(name, x)
 
 
 def wants_gradient(tensor: Tensor) -> bool:
@@ -69,7 +66,12 @@ is_exporting._dynamo_marked_constant = True
 
 def without_gradient(name: str, x: Tensor) -> Callable | None:
     """An operator whose result has no derivative: every transform can go through it."""
-    return None if is_exporting() else _operators.get((name, x.device.type))
+    return None if is_exporting() else _fitting(name, x)
+
+
+def _fitting(name: str, x: Tensor) -> Callable | None:
+    key = name, x.device.type
+    return None if key in _narrow and x.dtype == torch.float64 else _operators.get(key)
 
 
 def on_device(name: str, x: Tensor) -> Callable | None:

@@ -85,7 +85,7 @@ def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
     if transforms():
         raise ValueError(
             "a is inside of vmap, grad or another transform, where scipy cannot see it; expected "
-            "plain tensors with masks or on CUDA, so call losses.assignment outside."
+            f"no masks, and on CUDA at most {SMALL} elements, so call losses.assignment outside."
         )
     costs = costs.cpu().numpy()
     solve = _solver()
