@@ -22,7 +22,7 @@ from torch import Tensor
 
 KEEP = 16 << 20  # bytes of a scratch array that a thread holds on to
 LIMIT = 1 << 18  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
-REMEMBERED = 1 << 18  # rows of packed sets whose plan is kept
+REMEMBERED = 1 << 18  # rows of a batch whose plan is kept
 ALONE = 1 << 15  # elements that one thread has done before another has woken up
 
 
@@ -64,9 +64,11 @@ def plan(
 
     Without a ``limit`` of elements they are cut for :func:`run`: at least one for every thread.
     """
-    if offsets is None or limit is not None or math.prod(shape[:-1]) > REMEMBERED:
+    given = lengths if offsets is None else offsets
+    if given is None or mask is not None or math.prod(shape[:-1]) > REMEMBERED:
         return list(_plan(shape, mask, lengths, offsets, limit))
-    key = tuple(shape), offsets.numpy().tobytes(), offsets.dtype, torch.get_num_threads()
+    key = shape, limit, given is offsets, given.dtype, given.numpy().tobytes()
+    key += (torch.get_num_threads(),)
     return _remembered(key, lambda: list(_plan(shape, mask, lengths, offsets, limit)))
 
 
@@ -160,7 +162,7 @@ _plans: OrderedDict = OrderedDict()
 
 
 def _remembered(key: tuple, make: Callable[[], list[Chunk]]) -> list[Chunk]:
-    """The pools of a network see the same packed sets one after the other, and so do gradients."""
+    """The pools of a network see the same sets one after the other, and so do gradients."""
     chunks = _plans.get(key)
     if chunks is None:
         chunks = _plans[key] = make()

@@ -20,22 +20,29 @@ def hat(size: int, knots: int) -> tuple[np.ndarray, np.ndarray]:
 
 SMALL = 1 << 12  # weights of a matrix of hats that is kept
 
-Table = Callable[[int], np.ndarray]
+Table = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def make_table(weight: Tensor, dtype: type, by_feature: bool = False) -> Table:
-    """A function from n to f at every rank of a set of n elements, (G, n, D)."""
+    """A function from n, and the replicas of some sets of n elements, to f at every rank,
+    (tables, n, D) or (tables, D, n), and the table of each set."""
     knots = weight.detach().to(torch.float64).transpose(1, 2).contiguous().numpy()
+    of_all = lru_cache(maxsize=8)(lambda size: _table(knots, size, dtype, by_feature))
 
-    @lru_cache(maxsize=8)
-    def table(size: int) -> np.ndarray:
-        left, blend = hat(size, knots.shape[1])
-        right = np.minimum(left + 1, knots.shape[1] - 1)
-        with np.errstate(invalid="ignore"):  # infinite knots
-            values = ((1 - blend) * knots[:, left] + blend * knots[:, right]).astype(dtype)
-        return np.ascontiguousarray(values.transpose(0, 2, 1)) if by_feature else values
+    def table(size: int, replicas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if len(replicas) < len(knots):  # those of all other replicas would be made for nothing
+            return _table(knots[replicas], size, dtype, by_feature), np.arange(len(replicas))
+        return of_all(size), replicas
 
     return table
+
+
+def _table(knots: np.ndarray, size: int, dtype: type, by_feature: bool) -> np.ndarray:
+    left, blend = hat(size, knots.shape[1])
+    right = np.minimum(left + 1, knots.shape[1] - 1)
+    with np.errstate(invalid="ignore"):  # infinite knots
+        values = ((1 - blend) * knots[:, left] + blend * knots[:, right]).astype(dtype)
+    return np.ascontiguousarray(values.transpose(0, 2, 1)) if by_feature else values
 
 
 @lru_cache(maxsize=1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,43 +28,48 @@ def _weights(
     chunk: Chunk, index: np.ndarray, table_of: Table, batch: int, groups: int
 ) -> np.ndarray:
     """f(rank) of every element of a chunk."""
-    table = np.ascontiguousarray(table_of(chunk.size)[..., chunk.features])
+    table, places = table_of(chunk.size, chunk.replicas(batch))
+    table = np.ascontiguousarray(table[..., chunk.features])
     if groups > 1:
-        index = index + (chunk.replicas(batch) * table[0].size)[:, None, None]
+        index = index + (places * table[0].size)[:, None, None]
     weights = scratch("weights", chunk.shape, table.dtype)
     return np.take(table.reshape(-1), index, out=weights, mode="clip")
 
 
-def _sum_by_rank(
-    chunk: Chunk, index: np.ndarray, x: np.ndarray, z: np.ndarray, batch: int, groups: int
-) -> np.ndarray:
-    """The sum of z x over the sets of a chunk, for every replica and rank, (G, n, features).
+class Part(NamedTuple):
+    """The sum of z x over the sets of a chunk, for every rank and every replica that is there."""
 
-    Overwrites the index.
-    """
+    chunk: Chunk
+    replicas: np.ndarray
+    by_rank: np.ndarray  # (replicas, n, features)
+
+
+def _sum_by_rank(chunk: Chunk, index: np.ndarray, x: np.ndarray, z: np.ndarray, batch: int) -> Part:
+    """Overwrites the index."""
     sets, size, dim = chunk.shape
     index += (np.arange(sets) * (size * dim))[:, None, None]
     by_rank = scratch("keys", chunk.shape, x.dtype)
     by_rank.reshape(-1)[index.reshape(-1)] = chunk.take(x).reshape(-1)
     scale = z[chunk.sets, chunk.features]
-    if groups == 1:
-        return np.einsum("sd,snd->nd", scale, by_rank)[None].astype(np.float64)
-    by_rank *= scale[:, None]
     replicas = chunk.replicas(batch)
     firsts = np.flatnonzero(np.diff(replicas, prepend=-1))  # sets lie replica by replica
-    total = np.zeros((groups, size, dim))
-    total[replicas[firsts]] = np.add.reduceat(by_rank, firsts, axis=0, dtype=np.float64)
-    return total
+    if len(firsts) == 1:
+        total = np.einsum("sd,snd->nd", scale, by_rank)[None].astype(np.float64)
+    else:
+        by_rank *= scale[:, None]
+        total = np.add.reduceat(by_rank, firsts, axis=0, dtype=np.float64)
+    return Part(chunk, replicas[firsts], total)
 
 
-def _collect(parts, groups: int, dim: int, knots: int, dtype: torch.dtype) -> Tensor:
+def _collect(parts: list[Part], groups: int, dim: int, knots: int, dtype: torch.dtype) -> Tensor:
     """Sums by rank of all chunks to the knots, in the order of the chunks: always the same bits."""
     total = np.zeros((groups, knots, dim))
-    for size, same in groupby(parts, key=lambda part: part[0].size):
-        by_rank = np.zeros((groups, size, dim))
-        for chunk, part in same:
-            by_rank[..., chunk.features] += part
-        total += gather_knots(by_rank, knots)
+    for _, alike in groupby(parts, key=lambda part: (part.chunk.size, part.replicas.tobytes())):
+        first, *rest = alike
+        by_rank = np.zeros((len(first.replicas), first.chunk.size, dim))
+        for part in (first, *rest):
+            by_rank[..., part.chunk.features] += part.by_rank
+        total[first.replicas] += gather_knots(by_rank, knots)
     return torch.from_numpy(total).transpose(1, 2).to(dtype).contiguous()
 
 
@@ -101,12 +107,12 @@ def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: 
     def work(chunk: Chunk) -> None:
         block = chunk.take(rows)
         values = rank_block(block, chunk, flat_ranks) if ranked else sort_block(block)
-        table = table_of(chunk.size)[:, chunk.features]
+        table, places = table_of(chunk.size, chunk.replicas(batch))
+        table = table[:, chunk.features]
         if groups == 1:
             y[chunk.sets, chunk.features] = np.einsum("sdn,dn->sd", values, table[0])
         else:
-            table = table[chunk.replicas(batch)]
-            y[chunk.sets, chunk.features] = np.einsum("sdn,sdn->sd", values, table)
+            y[chunk.sets, chunk.features] = np.einsum("sdn,sdn->sd", values, table[places])
 
     run(work, chunks)
     return torch.from_numpy(y).to(x.dtype).reshape(groups, batch, dim), ranks, no_rows(x)
@@ -150,9 +156,8 @@ def knots(z: Tensor, x: Tensor, ranks, mask, lengths, offsets, knots: int, dtype
     groups, batch, dim = z.shape
     flat_z, rows, flat_ranks = to_numpy(z), to_numpy(x), ranks.numpy().reshape(-1, dim)
 
-    def work(chunk: Chunk) -> tuple[Chunk, np.ndarray]:
-        index = _lookup(chunk, flat_ranks)
-        return chunk, _sum_by_rank(chunk, index, rows, flat_z, batch, groups)
+    def work(chunk: Chunk) -> Part:
+        return _sum_by_rank(chunk, _lookup(chunk, flat_ranks), rows, flat_z, batch)
 
     parts = run(work, plan(ranks.shape, mask, lengths, offsets))
     return _collect(parts, groups, dim, knots, dtype)
@@ -168,7 +173,7 @@ def pull(z: Tensor, x: Tensor | None, weight: Tensor, ranks: Tensor, kept, mask,
     out = empty(ranks.shape, compute_dtype(z), None if covers(chunks, ranks) else 0)
     rows = out.numpy().reshape(-1, dim)
 
-    def work(chunk: Chunk) -> tuple[Chunk, np.ndarray | None]:
+    def work(chunk: Chunk) -> Part | None:
         index = _lookup(chunk, flat_ranks)
         weights = _weights(chunk, index, table_of, batch, groups)
         z_block = flat_z[chunk.sets, chunk.features][:, None]
@@ -176,9 +181,7 @@ def pull(z: Tensor, x: Tensor | None, weight: Tensor, ranks: Tensor, kept, mask,
             np.multiply(weights, z_block, out=chunk.take(rows))
         else:
             chunk.put(rows, np.multiply(weights, z_block, out=weights))
-        if given is None:
-            return chunk, None
-        return chunk, _sum_by_rank(chunk, index, given, flat_z, batch, groups)
+        return None if given is None else _sum_by_rank(chunk, index, given, flat_z, batch)
 
     parts = run(work, chunks)
     dw = None if given is None else _collect(parts, groups, dim, weight.shape[-1], weight.dtype)
