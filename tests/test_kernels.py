@@ -250,6 +250,66 @@ def test_relaxed_gradients_are_those_of_the_definition(n, kind, temperature, how
             assert_same(got, exact, f"{name} {key}", 1e-8)
 
 
+@pytest.mark.usefixtures("walking")
+@pytest.mark.parametrize("layout", NAMES[:3])
+@pytest.mark.parametrize("kind", ["random", "ties", "equal"])
+def test_relaxed_sets_that_share_a_block_are_what_each_is_alone(kind, layout):
+    sizes = [31, 33, 0, 32, 1, 30, 2, 33, 29]
+    sets = [make_x((n, 3), kind).double() for n in sizes]
+    sets = [own - own.amin(0) if len(own) else own for own in sets]  # 0 must not tie with padding
+    x, keywords, gather = lay_out(layout, sets, junk=NAN)
+    weight = torch.randn(3, 5, dtype=torch.float64)
+
+    def autoencode(x, **keywords):
+        x, w = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        y, order = pool_function(x, w, temperature=0.5, return_order=True, **keywords)
+        out = fsunpool(y.sin(), w, order)
+        return y, out, *torch.autograd.grad(out.cos().sum(), (x, w)), order
+
+    y, out, dx, dw, order = autoencode(x, **keywords)
+    layout_by_rank = by_rank.lengths_by_rank(order.sets)
+    blocks = chunks.plan(order.values.shape, None, *layout_by_rank, 1 << 20, join=True)
+    assert sum(block.sizes is not None for block in blocks) == 1  # most of them share one
+    alone = [autoencode(own.unsqueeze(0)) for own in sets]
+    for n, *pairs in zip(sizes, gather(out), gather(dx), y, alone, strict=True):
+        *got, each = pairs
+        exact = each[1][0], each[2][0], each[0][0]
+        for name, a, b in zip(("unpooled", "dx", "y"), got, exact, strict=True):
+            assert_same(a, b, f"{name} of {n}", 1e-10)
+    assert_same(dw, sum(each[3] for each in alone), "dw", 1e-10)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), max_size=12),
+    dim=st.integers(1, 5),
+    limit=st.sampled_from([1, 7, 64, None]),
+    packed=st.booleans(),
+    free=st.sampled_from([0, 20]),
+)
+def test_chunks_hold_every_element_once_and_little_padding(sizes, dim, limit, packed, free):
+    lengths, length = torch.tensor(sizes, dtype=torch.int64), max(sizes, default=0) + 1
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    shape = (1, sum(sizes), dim) if packed else (1, len(sizes), length, dim)
+    layout = (None, offsets) if packed else (lengths.unsqueeze(0), None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "FREE", free)
+        patch.setattr(chunks, "REMEMBERED", 0)
+        blocks = chunks.plan(shape, None, *layout, limit, join=True)
+    x = np.arange(1.0, 1 + np.prod(shape)).reshape(-1, dim)
+    written, times = np.zeros_like(x), np.zeros_like(x)
+    for block in blocks:
+        own = lengths.numpy()[block.sets]
+        assert block.shape[1] == block.size == own.max()
+        waste = block.size * len(own) - own.sum()
+        assert waste * chunks.WASTE <= block.size * len(own) or waste * dim <= free
+        block.put(written, block.take(x))
+        block.put(times, block.take(times) + 1)
+    inside = np.arange(length) < lengths.numpy()[:, None]
+    inside = np.ones(len(x), bool) if packed else inside.reshape(-1)
+    assert (times == inside[:, None]).all()
+    assert (written == np.where(inside[:, None], x, 0)).all()
+
+
 def test_the_walk_visits_every_entry_that_counts():
     """Against the matrix itself: nothing above the rounding of the row is left out."""
     s = torch.randn(1, 200, 2, dtype=torch.float64).sort(1, descending=True).values
@@ -269,8 +329,9 @@ def test_the_walk_visits_every_entry_that_counts():
 def test_the_relaxed_sort_of_nan_ends_and_stays_in_its_feature():
     x = torch.randn(2, 50, 3)
     x[1, 4, 2] = NAN
-    y = pool_function(x, torch.ones(3, 2), temperature=1.0)
-    assert y.isnan().tolist() == [[False, False, False], [False, False, True]]
+    for sizes in (None, torch.tensor([50, 48]), torch.tensor([47, 50])):
+        y = pool_function(x, torch.ones(3, 2), sizes=sizes, temperature=1.0)
+        assert y.isnan().tolist() == [[False, False, False], [False, False, True]]
 
 
 @pytest.mark.usefixtures("walking")

@@ -2,7 +2,9 @@
 
 A batch is seen as rows, ``x.reshape(-1, D)``, whatever its layout. Sets of the same size form dense
 ``(sets, n, features)`` blocks, so nothing is ever computed for padding and the layouts share all
-code. numpy lets go of the interpreter lock, so plain threads keep all cores busy.
+code. Where many short steps go over a block, sets of nearly the same size may share one: Python's
+own time for a step is then spent once. numpy lets go of the interpreter lock, so plain threads keep
+all cores busy.
 """
 
 from __future__ import annotations
@@ -24,19 +26,27 @@ KEEP = 16 << 20  # bytes of a scratch array that a thread holds on to
 LIMIT = 1 << 18  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
 REMEMBERED = 1 << 18  # rows of a batch whose plan is kept
 ALONE = 1 << 15  # elements that one thread has done before another has woken up
+WASTE = 8  # a block of sets of different sizes is padded by at most this part of it,
+FREE = 1 << 14  # or by so few elements that a block more would take longer
 
 
 class Chunk(NamedTuple):
-    """Some features of some sets that all have ``size`` elements."""
+    """Some features of some sets, of ``size`` elements each, or at most, where ``sizes`` differ."""
 
     size: int
     sets: np.ndarray  # flat numbers g * B + b
     rows: slice | np.ndarray  # (sets, size) rows of x, or the slice that holds them
     features: slice
+    sizes: np.ndarray | None = None  # after its elements a set has its last row again
 
     @property
     def shape(self) -> tuple[int, int, int]:
         return len(self.sets), self.size, self.features.stop - self.features.start
+
+    @property
+    def inside(self) -> np.ndarray | None:
+        """Which places of the block are elements, (sets, size), where not all are."""
+        return None if self.sizes is None else np.arange(self.size) < self.sizes[:, None]
 
     def take(self, x: np.ndarray) -> np.ndarray:
         """The block (sets, size, features) of x (rows, D); a view where the rows lie together."""
@@ -44,9 +54,12 @@ class Chunk(NamedTuple):
         return block.reshape(self.shape) if isinstance(self.rows, slice) else block
 
     def put(self, x: np.ndarray, block: np.ndarray) -> None:
-        if isinstance(self.rows, slice):
+        rows = self.rows
+        if isinstance(rows, slice):
             block = block.reshape(-1, block.shape[-1])
-        x[self.rows, self.features] = block
+        elif self.sizes is not None:
+            rows, block = rows[self.inside], block[self.inside]
+        x[rows, self.features] = block
 
     def replicas(self, batch: int) -> np.ndarray:
         """The replica of every set."""
@@ -59,20 +72,22 @@ def plan(
     lengths: Tensor | None,
     offsets: Tensor | None,
     limit: int | None = None,
+    join: bool = False,
 ) -> list[Chunk]:
     """Cut a batch of shape (G, B, N, D), or (G, T, D) with offsets, into chunks; skip empty sets.
 
     Without a ``limit`` of elements they are cut for :func:`run`: at least one for every thread.
+    With ``join`` sets of nearly the same size share a chunk.
     """
     given = lengths if offsets is None else offsets
     if given is None or mask is not None or math.prod(shape[:-1]) > REMEMBERED:
-        return list(_plan(shape, mask, lengths, offsets, limit))
-    key = shape, limit, given is offsets, given.dtype, given.numpy().tobytes()
+        return list(_plan(shape, mask, lengths, offsets, limit, join))
+    key = shape, limit, join, given is offsets, given.dtype, given.numpy().tobytes()
     key += (torch.get_num_threads(),)
-    return _remembered(key, lambda: list(_plan(shape, mask, lengths, offsets, limit)))
+    return _remembered(key, lambda: list(_plan(shape, mask, lengths, offsets, limit, join)))
 
 
-def _plan(shape, mask, lengths, offsets, limit) -> Iterable[Chunk]:
+def _plan(shape, mask, lengths, offsets, limit, join) -> Iterable[Chunk]:
     dim = shape[-1]
     row_of = None
     if offsets is not None:
@@ -92,7 +107,7 @@ def _plan(shape, mask, lengths, offsets, limit) -> Iterable[Chunk]:
             sizes = lengths.numpy().ravel()
         else:
             sizes = np.full(groups * batch, length)
-    return _cut(sizes, starts, row_of, dim, limit)
+    return _cut(sizes, starts, row_of, dim, limit, join)
 
 
 def _cut(
@@ -101,38 +116,61 @@ def _cut(
     row_of: np.ndarray | None,
     dim: int,
     limit: int | None,
+    join: bool,
 ) -> Iterable[Chunk]:
     if limit is None:  # as many chunks for every thread, none larger than LIMIT
         total = int(sizes.sum()) * dim
         threads = 1 if total <= ALONE else torch.get_num_threads()
         limit = max(1, math.ceil(total / (threads * math.ceil(max(total, 1) / (threads * LIMIT)))))
     order = np.argsort(sizes, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1)
-    for members in groups:
-        size = int(sizes[members[0]]) if len(members) else 0
-        if size <= 0:
-            continue
+    order = order[np.searchsorted(sizes[order], 1) :]
+    groups = np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1) if len(order) else []
+    for members in _joined(groups, sizes, dim) if join else groups:
+        size = int(sizes[members[-1]])
         width = dim if size * dim <= limit else max(1, limit // size)
         pieces = min(len(members), math.ceil(len(members) * size * dim / limit))
         for sets in np.array_split(members, pieces):
-            rows = _rows(starts[sets], size, row_of)
+            own = sizes[sets] if sizes[sets[0]] < sizes[sets[-1]] else None
+            rows = _rows(starts[sets], int(sizes[sets[-1]]), own, row_of)
             for f in range(0, dim, width):
-                yield Chunk(size, sets, rows, slice(f, min(f + width, dim)))
+                features = slice(f, min(f + width, dim))
+                yield Chunk(int(sizes[sets[-1]]), sets, rows, features, own)
 
 
-def _rows(first: np.ndarray, size: int, row_of: np.ndarray | None) -> slice | np.ndarray:
-    """The rows of sets of one size that start at ``first``: a slice where they lie together."""
+def _joined(groups: list[np.ndarray], sizes: np.ndarray, dim: int) -> list[np.ndarray]:
+    """Groups of sets, by size, put together as long as little is lost to padding."""
+    joined: list[list[np.ndarray]] = []
+    largest = total = elements = 0
+    for members in reversed(groups):
+        size, count = int(sizes[members[0]]), len(members)
+        total, elements = total + largest * count, elements + size * count
+        waste = total - elements
+        if not joined or waste * WASTE > total and waste * dim > FREE:
+            joined.append([])
+            largest, total, elements = size, size * count, size * count
+        joined[-1].append(members)
+    return [np.concatenate(alike[::-1]) for alike in reversed(joined)]
+
+
+def _rows(
+    first: np.ndarray, size: int, sizes: np.ndarray | None, row_of: np.ndarray | None
+) -> slice | np.ndarray:
+    """The rows of sets that start at ``first``: a slice where they lie together."""
+    places = np.arange(size)
+    if sizes is not None:
+        places = np.minimum(places, sizes[:, None] - 1)
     if row_of is not None:
-        return row_of[first[:, None] + np.arange(size)]
-    if np.array_equal(first, first[0] + size * np.arange(len(first))):
+        return row_of[first[:, None] + places]
+    if sizes is None and np.array_equal(first, first[0] + size * np.arange(len(first))):
         return slice(int(first[0]), int(first[0]) + size * len(first))
-    return first[:, None] + np.arange(size)
+    return first[:, None] + places
 
 
 def covers(chunks: list[Chunk], x: Tensor) -> bool:
     """Is every row of x an element of some set, so that no padding has to be filled?"""
     dim = x.shape[-1]
-    done = sum(len(c.sets) * c.size for c in chunks if c.features.stop == dim)
+    whole = [chunk for chunk in chunks if chunk.features.stop == dim]
+    done = sum(len(c.sets) * c.size if c.sizes is None else int(c.sizes.sum()) for c in whole)
     return dim == 0 or done * dim == x.numel()
 
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from .chunks import covers, empty, plan, to_numpy
 
-LIMIT = 1 << 18  # elements of a chunk: a walk goes over some eight arrays of this size many times
+GRAIN = 1 << 15  # elements that torch gives to one thread, at least: chunks are for all threads,
+# but small, since a walk goes over some eight arrays of a chunk many times
 PATIENCE = 4  # steps between two looks at which rows may stop
 
 
@@ -33,10 +34,15 @@ class Step(NamedTuple):
     entries: Tensor  # (sets, rows, features); overwrite it at will
 
 
-def walk(s: Tensor, temperature: Tensor) -> Iterator[Step]:
-    """All entries of P that matter for sorted s (sets, n, features), but for the diagonal: 1."""
+def walk(s: Tensor, temperature: Tensor, inside: Tensor | None = None) -> Iterator[Step]:
+    """All entries of P that matter for sorted s (sets, n, features), but for the diagonal: 1.
+
+    Where a block is padded, ``inside (sets, n)`` are its elements: the rest is infinitely far away.
+    """
     size = s.shape[1]
     gaps = (s[:, 1:] - s[:, :-1]) / temperature.to(s.dtype)  # negative: they add up to logits
+    if inside is not None:
+        gaps.masked_fill_(~inside[:, 1:, None], -math.inf)
     right, left, buffer = torch.zeros_like(s), torch.zeros_like(s), torch.empty_like(s)
     lowest = math.log(torch.finfo(s.dtype).eps) - math.log(max(size, 1))
     first, last = 0, size  # rows whose entries still matter
@@ -68,27 +74,35 @@ def _window(
     return (alive[0], alive[-1] + 1) if alive else (0, 0)
 
 
-def sort_block(s: Tensor, x: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+def sort_block(s: Tensor, x: Tensor, temperature: Tensor, inside) -> tuple[Tensor, Tensor]:
     """P x and the sums of the unnormalised rows of P."""
     total, normaliser = x.clone(), torch.ones_like(x)
-    for rows, columns, _, entries in walk(s, temperature):
+    for rows, columns, _, entries in walk(s, temperature, inside):
         normaliser[:, rows] += entries
         total[:, rows].addcmul_(entries, x[:, columns])
     return total.div_(normaliser), normaliser
 
 
-def unsort_block(s: Tensor, v: Tensor, temperature: Tensor, normaliser: Tensor) -> Tensor:
+def unsort_block(
+    s: Tensor, v: Tensor, normaliser: Tensor, temperature: Tensor, inside
+) -> tuple[Tensor]:
     """P^T v."""
     v = v / normaliser
     total = v.clone()
-    for rows, columns, _, entries in walk(s, temperature):
+    for rows, columns, _, entries in walk(s, temperature, inside):
         total[:, columns].addcmul_(entries, v[:, rows])
-    return total
+    return (total,)
 
 
 def slope_block(
-    s: Tensor, a: Tensor, x: Tensor, projected: Tensor, temperature: Tensor, normaliser: Tensor
-) -> Tensor:
+    s: Tensor,
+    a: Tensor,
+    x: Tensor,
+    projected: Tensor,
+    normaliser: Tensor,
+    temperature: Tensor,
+    inside: Tensor | None,
+) -> tuple[Tensor]:
     """The gradient of a^T P(s) x to s.
 
     With G = dL/dlogits, the walk collects the column sums C_j of G_rj and K_j of (j - r) G_rj. The
@@ -99,7 +113,7 @@ def slope_block(
     column = a * x - d
     moment = torch.zeros_like(s)
     buffer = torch.empty_like(s)
-    for rows, columns, step, entries in walk(s, temperature):
+    for rows, columns, step, entries in walk(s, temperature, inside):
         part = torch.mul(a[:, rows], x[:, columns], out=buffer[:, rows])
         part.sub_(d[:, rows]).mul_(entries)
         column[:, columns].add_(part)
@@ -109,7 +123,8 @@ def slope_block(
     larger = before.gather(1, first)
     smaller = before[:, -1:] - before.gather(1, last + 1)
     skew = first + last - 2 * torch.arange(s.shape[1])[:, None]
-    return ((2 * moment + skew * column + (larger - smaller)) / temperature).to(s.dtype)
+    ds = (2 * moment + skew * column + (larger - smaller)) / temperature
+    return (ds.to(s.dtype),)
 
 
 def tie_bounds(s: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,41 +142,52 @@ def tie_bounds(s: Tensor) -> tuple[Tensor, Tensor]:
 # The operators of ../relaxed_sort.py
 
 
-def _each_block(function, inputs: list[Tensor], outputs: int, lengths, offsets) -> list[Tensor]:
+Padded = tuple[Tensor, float]  # by rank; what it holds where a block is padded
+
+
+def _each_block(
+    function, inputs: list[Padded], outputs: int, temperature, lengths, offsets
+) -> list[Tensor]:
     """Run ``function`` over the blocks of the inputs; zeros where there is no element."""
-    shape = inputs[0].shape
-    arrays = [to_numpy(t) for t in inputs]
-    chunks = plan(shape, None, lengths, offsets, LIMIT)
-    fill = None if covers(chunks, inputs[0]) else 0
-    results = [empty(shape, inputs[0].dtype, fill) for _ in range(outputs)]
+    first, shape = inputs[0][0], inputs[0][0].shape
+    arrays = [to_numpy(t) for t, _ in inputs]
+    limit = GRAIN * max(2, torch.get_num_threads())
+    chunks = plan(shape, None, lengths, offsets, limit, join=True)
+    fill = None if covers(chunks, first) else 0
+    results = [empty(shape, first.dtype, fill) for _ in range(outputs)]
     targets = [to_numpy(t) for t in results]
     for chunk in chunks:  # one by one: the torch operators inside use all threads
-        blocks = [np.ascontiguousarray(chunk.take(array)) for array in arrays]
-        done = function(*map(torch.from_numpy, blocks))
+        blocks = [torch.from_numpy(np.ascontiguousarray(chunk.take(array))) for array in arrays]
+        inside = None
+        if chunk.sizes is not None:
+            inside = torch.from_numpy(chunk.inside)
+            for block, (_, value) in zip(blocks, inputs, strict=True):
+                block.masked_fill_(~inside.unsqueeze(-1), value)
+        done = function(*blocks, temperature, inside)
         for target, block in zip(targets, done, strict=True):
             chunk.put(target, block.numpy())
     return results
 
 
-def sort(values: Tensor, x: Tensor, temperature: Tensor, normaliser, lengths, offsets):
-    def function(s, x):
-        return sort_block(s, x, temperature)
+def _padded(values: Tensor, *others: Tensor, normaliser: Tensor | None = None) -> list[Padded]:
+    """Values that are equal to none, zeros that add nothing, a divisor that does no harm."""
+    inputs = [(values, math.nan), *((other, 0) for other in others)]
+    return inputs if normaliser is None else [*inputs, (normaliser, 1)]
 
-    return tuple(_each_block(function, [values, x], 2, lengths, offsets))
+
+def sort(values: Tensor, x: Tensor, temperature: Tensor, normaliser, lengths, offsets):
+    tail = temperature, lengths, offsets
+    return tuple(_each_block(sort_block, _padded(values, x), 2, *tail))
 
 
 def unsort(values, v, temperature, normaliser, lengths, offsets) -> Tensor:
-    def function(s, v, z):
-        return [unsort_block(s, v, temperature, z)]
-
-    return _each_block(function, [values, v, normaliser], 1, lengths, offsets)[0]
+    inputs = _padded(values, v, normaliser=normaliser)
+    return _each_block(unsort_block, inputs, 1, temperature, lengths, offsets)[0]
 
 
 def slope(values, a, x, projected, temperature, normaliser, lengths, offsets) -> Tensor:
-    def function(s, a, x, p, z):
-        return [slope_block(s, a, x, p, temperature, z)]
-
-    return _each_block(function, [values, a, x, projected, normaliser], 1, lengths, offsets)[0]
+    inputs = _padded(values, a, x, projected, normaliser=normaliser)
+    return _each_block(slope_block, inputs, 1, temperature, lengths, offsets)[0]
 
 
 def pull(values, a, x, projected, temperature, normaliser, lengths, offsets):
