@@ -20,9 +20,11 @@ from fspool.functional import fspool as pool_function
 from fspool.kernels import permutation as permutation_kernels
 from fspool.kernels import pool as pool_kernels
 from fspool.kernels import relaxed_sort as relaxed_kernels
+from fspool.kernels.cpu import chamfer as cpu_chamfer
 from fspool.kernels.cpu import chunks
 from fspool.kernels.cpu.relaxed_sort import walk
 from fspool.kernels.operator import SHARED
+from fspool.losses.chamfer import nearest_definition
 
 from .layouts import NAMES, lay_out
 from .reference import relative_error
@@ -352,6 +354,33 @@ def test_derivatives_by_the_operators_that_only_devices_use(layout, monkeypatch)
         torch.testing.assert_close(got, truth)
     assert torch.autograd.gradcheck(function, inputs)
     assert torch.autograd.gradgradcheck(lambda *given: function(*given)[0], inputs)
+
+
+@given(
+    sizes=st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(1, 9)),
+    channels=st.integers(1, 3),
+    cost=st.sampled_from(["squared", "huber"]),
+    masked=st.booleans(),
+    piece=st.sampled_from([1, 8, 30, 1 << 16]),
+    dtype=st.sampled_from([torch.float16, torch.float32, torch.float64]),
+    seed=st.integers(0, 99),
+)
+def test_the_nearest_are_those_of_the_definition(sizes, channels, cost, masked, piece, dtype, seed):
+    """Halves: many are equally near, of which the first is taken."""
+    (sets, n, m), generator = sizes, torch.Generator().manual_seed(seed)
+    a, b = (
+        (torch.randn(sets, 1, k, channels, generator=generator) * 3).round().to(dtype) / 2
+        for k in (n, m)
+    )
+    mask = torch.rand(sets, 1, m, generator=generator) < 0.7 if masked else None
+    if masked:
+        b = b.masked_fill(~mask.unsqueeze(-1), NAN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_chamfer, "PIECE", piece)
+        index = torch.ops.fspool.nearest(a, b, mask, cost)
+    wide = torch.promote_types(dtype, torch.float32)
+    exact = nearest_definition(a.to(wide), b.to(wide), mask, cost)
+    assert torch.equal(index, exact)
 
 
 def operator_calls():
