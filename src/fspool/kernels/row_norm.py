@@ -30,7 +30,7 @@ row_norm = operator(
     "row_norm",
     f"({_INPUTS}, Tensor running_var, float eps, float momentum, bool relu)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    row_norm_definition,
+    cpu.row_norm,
     _fake,
     cuda="row_norm.row_norm",
     narrow=True,
