@@ -21,7 +21,7 @@ from fspool.kernels import permutation as permutation_kernels
 from fspool.kernels import pool as pool_kernels
 from fspool.kernels import relaxed_sort as relaxed_kernels
 from fspool.kernels.cpu import chamfer as cpu_chamfer
-from fspool.kernels.cpu import chunks
+from fspool.kernels.cpu import chunks, small_sets
 from fspool.kernels.cpu.relaxed_sort import walk
 from fspool.kernels.operator import SHARED
 from fspool.losses.chamfer import nearest_definition
@@ -75,9 +75,17 @@ def layouts_of(x):
         yield name, data, keywords
 
 
+@pytest.fixture(params=["small sets sorted", "small sets compared"])
+def small(request, monkeypatch):
+    """Small sets are compared row by row where there are many: here where there are few, too."""
+    if request.param.endswith("compared"):
+        monkeypatch.setattr(small_sets, "COLUMNS", 1)
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["random", "ties", "equal", "infinite", "wild"])
-@pytest.mark.parametrize("n", [1, 2, 3, 16, 33, 300])
+@pytest.mark.parametrize("n", [1, 2, 3, 16, 24, 33, 300])
 def test_ranks_are_those_of_the_definition(n, kind, dtype):
     for name, x, keywords in layouts_of(make_x((6, n, 3), kind).to(dtype)):
         weight = torch.randn(3, 4)
@@ -88,6 +96,7 @@ def test_ranks_are_those_of_the_definition(n, kind, dtype):
         assert torch.equal(ranks(), by_definition(ranks)), name
 
 
+@pytest.mark.usefixtures("small")
 def test_nan_sorts_before_everything_and_ties_go_by_position():
     x = torch.tensor([1.0, NAN, INF, 1.0, -NAN, -0.0, 0.0, -INF])[None, :, None]
     for dtype in (torch.float32, torch.float64):
@@ -95,6 +104,7 @@ def test_nan_sorts_before_everything_and_ties_go_by_position():
         assert order.indices.flatten().tolist() == [1, 4, 2, 0, 3, 5, 6, 7]
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", ["random", "ties", "equal"])
 @pytest.mark.parametrize("n", [1, 2, 10, 64, 700])
 def test_values_and_gradients_are_those_of_the_definition(n, kind):
@@ -127,6 +137,7 @@ def test_values_and_gradients_are_those_of_the_definition(n, kind):
             assert_same(got, truth, f"{name} {key}", 1e-6)
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("n", [1, 5, 20, 128, 1000, 4097])
 @pytest.mark.parametrize("kind", ["random", "ties"])
 def test_hard_pool_in_float32_is_right_to_a_millionth(n, kind):
@@ -137,6 +148,7 @@ def test_hard_pool_in_float32_is_right_to_a_millionth(n, kind):
         assert relative_error(y.detach(), exact) < 1e-6
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("layout", NAMES[:3])
 def test_pooling_without_gradients_sorts_the_same(layout):
     sets = [
@@ -153,12 +165,13 @@ def test_pooling_without_gradients_sorts_the_same(layout):
     groups=st.integers(1, 3),
     dim=st.integers(1, 5),
     limit=st.sampled_from([1, 7, 64, chunks.LIMIT]),
+    columns=st.sampled_from([1, small_sets.COLUMNS]),
     layout=st.sampled_from(["mask", "sizes", "offsets"]),
     temperature=st.sampled_from([None, 1.0]),
     seed=st.integers(0, 99),
 )
 def test_a_replica_is_the_single_run_and_chunks_leave_no_trace(
-    sizes, groups, dim, limit, layout, temperature, seed
+    sizes, groups, dim, limit, columns, layout, temperature, seed
 ):
     generator = torch.Generator().manual_seed(seed)
     runs = []
@@ -176,11 +189,11 @@ def test_a_replica_is_the_single_run_and_chunks_leave_no_trace(
         out = fsunpool(y, weight, order)
         return y, out, *torch.autograd.grad(out.square().sum(), (x, weight))
 
-    before, chunks.LIMIT = chunks.LIMIT, limit
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "LIMIT", limit)
+        patch.setattr(chunks, "REMEMBERED", 0)
+        patch.setattr(small_sets, "COLUMNS", columns)
         together = autoencode(x, weight, keywords)
-    finally:
-        chunks.LIMIT = before
     for g in range(groups):
         own = keywords if layout == "offsets" else {k: v[g] for k, v in keywords.items()}
         alone = autoencode(x[g].detach().requires_grad_(), weight[g].detach().requires_grad_(), own)
@@ -334,6 +347,20 @@ def test_the_relaxed_sort_of_nan_ends_and_stays_in_its_feature():
     for sizes in (None, torch.tensor([50, 48]), torch.tensor([47, 50])):
         y = pool_function(x, torch.ones(3, 2), sizes=sizes, temperature=1.0)
         assert y.isnan().tolist() == [[False, False, False], [False, False, True]]
+
+
+@pytest.mark.parametrize("size", range(1, small_sets.LARGEST + 1))
+def test_the_network_sorts(size):
+    """What sorts all columns of zeros and ones sorts everything (Knuth's 0-1 principle)."""
+    columns = min(1 << size, 4096)
+    numbers = (
+        np.arange(columns)
+        if size <= 12
+        else np.random.default_rng(0).integers(1 << size, size=columns)
+    )
+    rows = (numbers >> np.arange(size)[:, None] & 1).astype(np.float32)
+    expected = -np.sort(-rows, axis=0)
+    assert (small_sets.sort_rows(rows[:, None])[:, 0] == expected).all()
 
 
 @pytest.mark.usefixtures("walking")

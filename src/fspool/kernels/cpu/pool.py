@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...functional.inputs import compute_dtype
 from ..shapes import layout_of, no_ranks, no_rows, pooled_shape, rank_dtype, rows_shape
+from . import small_sets
 from .chunks import Chunk, covers, empty, plan, run, scratch, to_numpy
 from .packed_sort import rank_block, sort_block
 from .piecewise import Table, gather_knots, make_table
@@ -101,18 +102,27 @@ def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: 
     rows, chunks = to_numpy(x), plan(x.shape, mask, lengths, offsets)
     ranks = _new_ranks(x, chunks, mask, offsets) if ranked else no_ranks(x, offsets)
     flat_ranks = ranks.numpy().reshape(-1, dim)
-    table_of = make_table(-weight, np.float64, by_feature=True)
+    by_rank = make_table(weight, np.float64)
+    by_feature = make_table(-weight, np.float64, by_feature=True)
     y = np.zeros((groups * batch, dim))
 
     def work(chunk: Chunk) -> None:
-        block = chunk.take(rows)
-        values = rank_block(block, chunk, flat_ranks) if ranked else sort_block(block)
-        table, places = table_of(chunk.size, chunk.replicas(batch))
-        table = table[:, chunk.features]
-        if groups == 1:
-            y[chunk.sets, chunk.features] = np.einsum("sdn,dn->sd", values, table[0])
-        else:
-            y[chunk.sets, chunk.features] = np.einsum("sdn,sdn->sd", values, table[places])
+        block, replicas = chunk.take(rows), chunk.replicas(batch)
+        own = "" if groups == 1 else "s"
+        if small_sets.fits(block):
+            values = small_sets.by_row(block)
+            if ranked:
+                small_sets.rank_rows(values, chunk, flat_ranks)
+            values, axes = small_sets.sort_rows(values), f"nsd,{own}nd->sd"
+            table, places = by_rank(chunk.size, replicas)
+            table = table[..., chunk.features]
+        else:  # minus x, the largest first
+            values = rank_block(block, chunk, flat_ranks) if ranked else sort_block(block)
+            axes = f"sdn,{own}dn->sd"
+            table, places = by_feature(chunk.size, replicas)
+            table = table[:, chunk.features]
+        table = table[places] if own else table[0]
+        y[chunk.sets, chunk.features] = np.einsum(axes, values, table)
 
     run(work, chunks)
     return torch.from_numpy(y).to(x.dtype).reshape(groups, batch, dim), ranks, no_rows(x)
@@ -124,7 +134,11 @@ def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
     flat_ranks = ranks.numpy().reshape(-1, x.shape[-1])
 
     def work(chunk: Chunk) -> None:
-        rank_block(chunk.take(rows), chunk, flat_ranks)
+        block = chunk.take(rows)
+        if small_sets.fits(block):
+            small_sets.rank_rows(small_sets.by_row(block), chunk, flat_ranks)
+        else:
+            rank_block(block, chunk, flat_ranks)
 
     run(work, chunks)
     return ranks
