@@ -40,26 +40,37 @@ def rank_weights(weight: Tensor, sizes: Tensor, length: int) -> Tensor:
     )
 
 
-def neural_sort(x: Tensor, temperature: float = 1.0) -> Tensor:
-    """The dense relaxed permutations of x (B, N, D), as (B, D, N, N): row r is rank r."""
+def neural_sort(x: Tensor, sizes: Tensor, masked: bool, temperature: float = 1.0) -> Tensor:
+    """The dense relaxed permutations of x (B, N, D), as (B, D, N, N): row r is rank r. Where sets
+    are ``masked``, the rows and columns after their elements are zeros."""
     s = x.transpose(1, 2)
-    length = s.shape[-1]
-    distance = (s.unsqueeze(-1) - s.unsqueeze(-2)).abs().sum(-1)
-    scale = length - 1 - 2 * torch.arange(length, device=x.device, dtype=x.dtype)  # n + 1 - 2r
-    logits = scale[:, None] * s.unsqueeze(-2) - distance.unsqueeze(-2)
-    return (logits / temperature).softmax(-1)
+    index = torch.arange(s.shape[-1], device=x.device)
+    outside = (index >= sizes[:, None])[:, None]  # (B, 1, N)
+    distance = (s.unsqueeze(-1) - s.unsqueeze(-2)).abs()
+    if masked:
+        distance = distance.masked_fill(outside.unsqueeze(-2), 0)
+    scale = (sizes[:, None] - 1 - 2 * index).to(x.dtype)[:, None]  # n + 1 - 2r
+    logits = scale.unsqueeze(-1) * s.unsqueeze(-2) - distance.sum(-1).unsqueeze(-2)
+    if not masked:
+        return (logits / temperature).softmax(-1)
+    logits = (logits / temperature).masked_fill(outside.unsqueeze(-2), LOWEST)
+    return logits.softmax(-1).masked_fill(outside.unsqueeze(-1), 0)
 
 
 def dense_pool_unpool(
-    x: Tensor, weight: Tensor, z: Tensor, weight_unpool: Tensor
+    x: Tensor, weight: Tensor, z: Tensor, weight_unpool: Tensor, sizes: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Relaxed FSPool of full sets x (B, N, D) and FSUnpool of z (B, D), through stored matrices."""
-    length = x.shape[1]
-    size = torch.full((1,), length, device=x.device)
-    matrix = neural_sort(x)
+    """Relaxed FSPool of x (B, N, D) and FSUnpool of z (B, D), through stored matrices."""
+    masked, length = sizes is not None, x.shape[1]
+    if masked:
+        inside = torch.arange(length, device=x.device) < sizes[:, None]
+        x = x.masked_fill(~inside.unsqueeze(-1), 0)
+    else:
+        sizes = torch.full((1,), length, device=x.device)
+    matrix = neural_sort(x, sizes, masked)
     ranked = (matrix @ x.transpose(1, 2).unsqueeze(-1)).squeeze(-1).transpose(1, 2)  # P s
-    y = (ranked * rank_weights(weight, size, length)).sum(1)
-    spread = (z.unsqueeze(1) * rank_weights(weight_unpool, size, length)).transpose(1, 2)
+    y = (ranked * rank_weights(weight, sizes, length)).sum(1)
+    spread = (z.unsqueeze(1) * rank_weights(weight_unpool, sizes, length)).transpose(1, 2)
     unsorted = (matrix.mT @ spread.unsqueeze(-1)).squeeze(-1)  # P^T v
     return y, unsorted.transpose(1, 2)
 

@@ -39,6 +39,7 @@ TINY = [
     pool.mixed((6, 4, 9)),
     relaxed_sort.full((2, 3, 11), checked=2),
     relaxed_sort.full((2, 3, 11), dense=False),
+    relaxed_sort.mixed((3, 3, 11)),
     chamfer.full((2, 3, 7)),
 ]
 SPEED = ("faster", "slower", "as fast")
@@ -123,7 +124,7 @@ def tiny_runs(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "HERE", tmp_path)
     monkeypatch.setattr(memory, "peak", lambda case, variant, device: len(variant.name) * 10**6)
     monkeypatch.setattr(runner, "ROUNDS", 1)
-    cases = {"pool": TINY[:1] + TINY[2:3], "relaxed_sort": TINY[3:5], "chamfer": TINY[5:]}
+    cases = {"pool": TINY[:1] + TINY[2:3], "relaxed_sort": TINY[3:6], "chamfer": TINY[6:]}
     made = {name: lambda device, found=found: found for name, found in cases.items()}
     monkeypatch.setattr(runner, "BENCHMARKS", made)
     return tmp_path / "results" / "cpu.csv"
