@@ -349,20 +349,6 @@ def test_the_relaxed_sort_of_nan_ends_and_stays_in_its_feature():
         assert y.isnan().tolist() == [[False, False, False], [False, False, True]]
 
 
-@pytest.mark.parametrize("size", range(1, small_sets.LARGEST + 1))
-def test_the_network_sorts(size):
-    """What sorts all columns of zeros and ones sorts everything (Knuth's 0-1 principle)."""
-    columns = min(1 << size, 4096)
-    numbers = (
-        np.arange(columns)
-        if size <= 12
-        else np.random.default_rng(0).integers(1 << size, size=columns)
-    )
-    rows = (numbers >> np.arange(size)[:, None] & 1).astype(np.float32)
-    expected = -np.sort(-rows, axis=0)
-    assert (small_sets.sort_rows(rows[:, None])[:, 0] == expected).all()
-
-
 @pytest.mark.usefixtures("walking")
 @pytest.mark.parametrize("layout", NAMES[:3])
 def test_derivatives_by_the_operators_that_only_devices_use(layout, monkeypatch):

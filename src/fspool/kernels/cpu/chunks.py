@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 KEEP = 16 << 20  # bytes of a scratch array that a thread holds on to
-LIMIT = 1 << 18  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
+LIMIT = 1 << 19  # elements of a chunk: more leaves the cache, fewer makes threads wait for Python
 REMEMBERED = 1 << 18  # rows of a batch whose plan is kept
 ALONE = 1 << 15  # elements that one thread has done before another has woken up
 WASTE = 8  # a block of sets of different sizes is padded by at most this part of it,

@@ -37,6 +37,16 @@ def _weights(
     return np.take(table.reshape(-1), index, out=weights, mode="clip")
 
 
+def _weigh(
+    chunk: Chunk, block: np.ndarray, ranks: np.ndarray, table_of: Table, batch: int, groups: int
+) -> np.ndarray:
+    """The sum of f(rank) x over every set of a chunk."""
+    weights = _weights(chunk, _lookup(chunk, ranks), table_of, batch, groups)
+    with np.errstate(invalid="ignore"):  # infinite elements
+        weights *= block
+        return weights.sum(1, dtype=np.float64)
+
+
 class Part(NamedTuple):
     """The sum of z x over the sets of a chunk, for every rank and every replica that is there."""
 
@@ -102,27 +112,25 @@ def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: 
     rows, chunks = to_numpy(x), plan(x.shape, mask, lengths, offsets)
     ranks = _new_ranks(x, chunks, mask, offsets) if ranked else no_ranks(x, offsets)
     flat_ranks = ranks.numpy().reshape(-1, dim)
-    by_rank = make_table(weight, np.float64)
+    table_of = make_table(weight, rows.dtype.type)
     by_feature = make_table(-weight, np.float64, by_feature=True)
     y = np.zeros((groups * batch, dim))
 
     def work(chunk: Chunk) -> None:
-        block, replicas = chunk.take(rows), chunk.replicas(batch)
-        own = "" if groups == 1 else "s"
-        if small_sets.fits(block):
-            values = small_sets.by_row(block)
-            if ranked:
-                small_sets.rank_rows(values, chunk, flat_ranks)
-            values, axes = small_sets.sort_rows(values), f"nsd,{own}nd->sd"
-            table, places = by_rank(chunk.size, replicas)
-            table = table[..., chunk.features]
-        else:  # minus x, the largest first
-            values = rank_block(block, chunk, flat_ranks) if ranked else sort_block(block)
-            axes = f"sdn,{own}dn->sd"
-            table, places = by_feature(chunk.size, replicas)
-            table = table[:, chunk.features]
-        table = table[places] if own else table[0]
-        y[chunk.sets, chunk.features] = np.einsum(axes, values, table)
+        block = chunk.take(rows)
+        if ranked and small_sets.fits(block):
+            small_sets.rank_small(block, chunk, flat_ranks)
+            y[chunk.sets, chunk.features] = _weigh(
+                chunk, block, flat_ranks, table_of, batch, groups
+            )
+            return
+        values = rank_block(block, chunk, flat_ranks) if ranked else sort_block(block)
+        table, places = by_feature(chunk.size, chunk.replicas(batch))
+        table = table[:, chunk.features]
+        if groups == 1:
+            y[chunk.sets, chunk.features] = np.einsum("sdn,dn->sd", values, table[0])
+        else:
+            y[chunk.sets, chunk.features] = np.einsum("sdn,sdn->sd", values, table[places])
 
     run(work, chunks)
     return torch.from_numpy(y).to(x.dtype).reshape(groups, batch, dim), ranks, no_rows(x)
@@ -136,7 +144,7 @@ def ranks(x: Tensor, mask, lengths, offsets) -> Tensor:
     def work(chunk: Chunk) -> None:
         block = chunk.take(rows)
         if small_sets.fits(block):
-            small_sets.rank_rows(small_sets.by_row(block), chunk, flat_ranks)
+            small_sets.rank_small(block, chunk, flat_ranks)
         else:
             rank_block(block, chunk, flat_ranks)
 
@@ -152,9 +160,8 @@ def pool_ranked(x: Tensor, weight: Tensor, ranks, mask, lengths, offsets) -> Ten
     y = np.zeros((groups * batch, dim))
 
     def work(chunk: Chunk) -> None:
-        weights = _weights(chunk, _lookup(chunk, flat_ranks), table_of, batch, groups)
-        weights *= chunk.take(rows)
-        y[chunk.sets, chunk.features] = weights.sum(1, dtype=np.float64)
+        block = chunk.take(rows)
+        y[chunk.sets, chunk.features] = _weigh(chunk, block, flat_ranks, table_of, batch, groups)
 
     run(work, plan(x.shape, mask, lengths, offsets))
     return torch.from_numpy(y).to(x.dtype).reshape(groups, batch, dim)
