@@ -53,6 +53,7 @@ class Table:
     higher_is_better: bool = False  # as of an accuracy
     welch: bool = False
     judged: bool = True  # against the published numbers
+    early: bool = False  # read on the way, so that it does not matter how long a run goes on
     worst: bool = True  # is the worst run of interest?
 
 

@@ -181,6 +181,7 @@ def _all(batch: str, words: str) -> tuple[Table, ...]:
             title=f"Accuracy after 1 and 10 epochs, noise {sigma}{words}",
             published=f"mnist.classification.noise{int(float(sigma) * 100)}",
             head="epochs",
+            early=True,
         )
         for sigma in ("0.05", "0.00")
     ]

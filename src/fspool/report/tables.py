@@ -24,10 +24,12 @@ def _fill(experiment: Experiment, collection: Collection) -> list[Grid]:
     shown: set[Entry] = set()
     grids = []
     records, planned = collection.combined(experiment), collection.planned(experiment.name)
-    changed = {name for name, record in records.items() if _is_changed(experiment, record)}
-    if changed:  # what comes from several cells is as good as the worst of them
-        changed |= records.keys() - collection.of(experiment.name).keys()
+    several = records.keys() - collection.of(experiment.name).keys()
     for table in experiment.tables:
+        free = {"steps"} if table.early else set()
+        changed = {name for name, r in records.items() if _is_changed(experiment, r, free)}
+        if changed:  # what comes from several cells is as good as the worst of them
+            changed |= several
         filler = _Filler(table, records, planned, changed)
         if not filler.entries <= shown:
             grids.append(filler.grid())
@@ -35,9 +37,11 @@ def _fill(experiment: Experiment, collection: Collection) -> list[Grid]:
     return sorted(grids, key=lambda grid: not grid.published)
 
 
-def _is_changed(experiment: Experiment, record: Record) -> bool:
-    """Are settings that a user may change not as in the presets that follow the paper?"""
-    own = {name: record.settings[name] for name in experiment.settable if name in record.settings}
+def _is_changed(experiment: Experiment, record: Record, free: set[str]) -> bool:
+    """Are settings that a user may change, but for those that are free, not as in the presets that
+    follow the paper?"""
+    names = [name for name in experiment.settable if name not in free]
+    own = {name: record.settings[name] for name in names if name in record.settings}
     known = [experiment.cells(preset).get(record.name) for preset in experiment.seeds]
     asked = [
         cell.settings()
