@@ -198,7 +198,7 @@ def test_two_processes_give_the_curve_of_one(tmp_path, twin, fspool):
     command = ["run", "clevr", "--preset", "paper", "--data", twin, "--only", "fspool"]
     command += ["--seeds", 1, "--device", "cpu", "--set", "precision=float32", "--set", "epochs=2"]
     command += ["--set", "learning_rate=0.001", "--set", "batch=32"]
-    ended = torchrun(tmp_path, 2, *command, "--out", tmp_path / "two")
+    ended = torchrun(2, *command, "--out", tmp_path / "two")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("CLEVR: questions about scenes") == 1  # one of them speaks
     assert fspool(*command, "--workers", 1, "--out", tmp_path / "one")[0] == 0

@@ -78,6 +78,11 @@ def test_version_and_help(fspool):
     assert code == 0 and all(option in out for option in ("--preset", "--overwrite", "--device"))
 
 
+def test_as_a_module_of_one_python():
+    command = [sys.executable, "-m", "fspool", "--version"]
+    assert subprocess.check_output(command, text=True) == __version__ + "\n"
+
+
 def test_polygons_need_no_data(fspool):
     code, out, _ = fspool("data", "polygons")
     assert code == 0 and "nothing to fetch" in out

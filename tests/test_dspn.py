@@ -414,7 +414,7 @@ def test_two_processes_give_the_curve_of_one(tmp_path, fspool):
     command += ["--data", tmp_path / "data", "--set", "dtype=float64"]
     for setting in ("steps=6", "batch=8", "scenes=16", "test_scenes=8", "iterations=3"):
         command += ["--set", setting]
-    ended = torchrun(tmp_path, 2, *command, "--out", tmp_path / "two")
+    ended = torchrun(2, *command, "--out", tmp_path / "two")
     assert ended.returncode == 0, ended.stderr
     assert fspool(*command, "--workers", 1, "--out", tmp_path / "one")[0] == 0
     one, two = (tmp_path / name / "boxes-fspool/seeds-0-0" for name in ("one", "two"))

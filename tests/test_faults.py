@@ -139,8 +139,7 @@ def test_workers_end_when_the_parent_is_killed_and_others_can_go_on(tmp_path, mo
     options = [word for name in names for word in ("--only", name)]
     options += [word for setting in settings for word in ("--set", setting)]
     options += ["--seeds", "2", "--workers", "2", "--save-every", "0", "--out", str(out)]
-    script = "from fspool.cli import main; main()"
-    command = [sys.executable, "-c", script, "run", "polygons", *options]
+    command = [sys.executable, "-m", "fspool", "run", "polygons", *options]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     folders = [out / name / "seeds-0-1" for name in names]
     try:
