@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .counts import power_of_2
+
 HUGE = tl.constexpr(1e30)  # more than any cost: what is not finite is taken for it
 
 
@@ -21,9 +23,7 @@ def assign(costs: Tensor) -> Tensor:
     found = torch.empty(batch, n, dtype=torch.long, device=costs.device)
     if found.numel():
         with torch.cuda.device_of(costs):
-            _assign[(batch,)](
-                costs.contiguous(), found, n, m, LANES=triton.next_power_of_2(m), num_warps=1
-            )
+            _assign[(batch,)](costs.contiguous(), found, n, m, LANES=power_of_2(m), num_warps=1)
     return found
 
 

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .counts import cdiv, power_of_2
+
 RESIDENT = 16  # channels up to which the rows of a stay in registers
 NARROW = 4  # channels up to which b is read as it lies: beyond, neighbours are too far apart
 SHORT = 256  # columns up to which one warp is enough
@@ -31,7 +33,7 @@ def nearest(a: Tensor, b: Tensor, mask: Tensor | None, cost: str) -> Tensor:
     step = channels if channels <= RESIDENT else 8  # channels in one go
     rows, columns, warps = _tile(n, m, step)
     with torch.cuda.device_of(a):
-        _nearest[(index.numel() // n * triton.cdiv(n, rows),)](
+        _nearest[(index.numel() // n * cdiv(n, rows),)](
             a.contiguous(),
             (b.mT if flip else b).contiguous(),
             None if mask is None else mask.contiguous(),
@@ -57,8 +59,8 @@ def _tile(n: int, m: int, step: int) -> tuple[int, int, int]:
     thread holds 64 numbers, and never runs out of registers.
     """
     warps = 1 if m <= SHORT else 4
-    rows = min(16, 64 // triton.next_power_of_2(step), triton.next_power_of_2(n))
-    return rows, min(32 * warps, triton.next_power_of_2(m)), warps
+    rows = min(16, 64 // power_of_2(step), power_of_2(n))
+    return rows, min(32 * warps, power_of_2(m)), warps
 
 
 @triton.jit

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..cpu.lstm import shapes, weight_gradient
 from . import lstm_steps
+from .counts import cdiv
 
 WIDEST = 256  # H up to which a program's state fits in registers
 UNITS = 32  # whose gates are computed at a time; all four of them are 64 KiB of weights
@@ -82,7 +83,7 @@ def fits(weight: Tensor) -> bool:
 
 def _rows(groups: int, batch: int) -> int:
     """Sequences of a program: few, so that many programs run; more where there are too many."""
-    return 16 if groups * triton.cdiv(batch, 16) <= MANY else 32
+    return 16 if groups * cdiv(batch, 16) <= MANY else 32
 
 
 # --------------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ def _rows(groups: int, batch: int) -> int:
 def _fused(x, weight, words, start, hidden, cells, gates, steps: int) -> None:
     groups, _, batch, width = hidden.shape
     rows = _rows(groups, batch)
-    _forward[triton.cdiv(batch, rows), groups](
+    _forward[cdiv(batch, rows), groups](
         *(x, weight, words, start, hidden, cells, gates, batch, steps, x.shape[1]),
         KEPT=gates.shape[1] == steps and hidden.shape[1] == steps + 1,
         **_tile(width, rows, 4),
@@ -103,7 +104,7 @@ def _fused_back(dh, dc, weight, start, cells, gates, dgates) -> None:
     groups, steps, batch, _ = gates.shape
     width = weight.shape[-1]
     rows = _rows(groups, batch)
-    _backward[triton.cdiv(batch, rows), groups](
+    _backward[cdiv(batch, rows), groups](
         *(dh, dc, weight, start, cells, gates, dgates, batch, steps), **_tile(width, rows, 8)
     )
 

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .counts import power_of_2
 from .pull import FEATURES, ROWS, SMALL, WARPS, split_rows
 from .rest import clear_rest
 from .sets import ANY, Sets, find, index, is_element, is_wide, near, origin, program, strides
@@ -65,7 +66,7 @@ def _launch(x: Tensor, ranks: Tensor, sets: Sets, back: bool) -> Tensor:
     if out.numel():
         rows, warps = ROWS, WARPS
         if sets.length <= SMALL:
-            rows, warps = max(8, triton.next_power_of_2(sets.length)), 1
+            rows, warps = max(8, power_of_2(sets.length)), 1
         split = split_rows(sets, rows)
         with torch.cuda.device_of(x):
             _move[sets.grid(sets.batch * split, FEATURES)](

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .counts import cdiv, power_of_2
 from .sets import index
 
 TILE = 1024  # numbers that a program reads at once, 32 a thread: one warp, no node waits for others
@@ -27,10 +28,10 @@ def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor, own: float) -> Ten
     edges = sources.shape[1]
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        features = min(FEATURES, triton.next_power_of_2(dim))
+        features = min(FEATURES, power_of_2(dim))
         once = MANY if edges > DENSE * nodes else FEW
         rows = TILE // features // once
-        programs = groups * triton.cdiv(nodes, rows) * triton.cdiv(dim, features)
+        programs = groups * cdiv(nodes, rows) * cdiv(dim, features)
         with torch.cuda.device_of(x):
             _sum[(programs,)](
                 *(x.contiguous(), starts.contiguous(), sources.contiguous(), y),

@@ -18,6 +18,7 @@ from ..shapes import (
     sorted_dtype,
 )
 from . import large
+from .counts import cdiv
 from .moves import scatter
 from .piecewise import load_weights
 from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
@@ -190,8 +191,8 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
             )
             if ties is not None:
                 width = 32 >> logc  # columns of one warp
-                tiles = sets.batch * triton.cdiv(sets.dim, width)
-                _break_ties[triton.cdiv(tiles, LOOKED_AT), sets.replicas](
+                tiles = sets.batch * cdiv(sets.dim, width)
+                _break_ties[cdiv(tiles, LOOKED_AT), sets.replicas](
                     *(ranks, ties, *sets.args, above, LOOKED_AT, logr, logc, width),
                     num_warps=1,
                 )

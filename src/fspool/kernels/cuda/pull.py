@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .counts import cdiv, power_of_2
 from .piecewise import LOADED, find_weights, knot_of, load_knots, load_weights
 from .rest import clear_rest
 from .sets import ANY, Sets, find, index, is_element, is_wide, near, origin, program, strides
@@ -25,9 +26,9 @@ PARTS, FINISH = 64, 16  # partial sums, and knots, of a program that adds them u
 def split_rows(sets: Sets, rows: int) -> int:
     """Programs that share the rows of a set."""
     if not sets.packed:
-        return triton.cdiv(sets.length, rows)
-    mean = triton.cdiv(sets.length, max(sets.batch, 1))
-    return min(64, triton.cdiv(2 * mean, rows))  # most sets are done in one turn
+        return cdiv(sets.length, rows)
+    mean = cdiv(sets.length, max(sets.batch, 1))
+    return min(64, cdiv(2 * mean, rows))  # most sets are done in one turn
 
 
 @triton.jit
@@ -133,13 +134,13 @@ def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets) -> 
     x = torch.empty(sets.shape, dtype=z.dtype, device=z.device)
     if not x.numel():
         return x
-    knots, blocks = weight.shape[1], triton.cdiv(sets.dim, FEATURES)
+    knots, blocks = weight.shape[1], cdiv(sets.dim, FEATURES)
     tensors = (z.contiguous(), weight, ranks, x, *sets.args, *weight.stride(), knots)
     with torch.cuda.device_of(z):
         if sets.length <= SMALL:
             share = min(8, max(1, sets.replicas * sets.batch * blocks // (2 * PROGRAMS)))
-            rows = max(8, triton.next_power_of_2(sets.length))
-            _unpool_small[sets.grid(triton.cdiv(sets.batch, share), FEATURES)](
+            rows = max(8, power_of_2(sets.length))
+            _unpool_small[sets.grid(cdiv(sets.batch, share), FEATURES)](
                 *(*tensors, share, rows, FEATURES), num_warps=1
             )
         else:
@@ -154,7 +155,7 @@ def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets) -> 
 
 def knots_tile(knots: int) -> int:
     """The rows of a tile of knots: more than LOADED where they are not to be loaded at once."""
-    return min(2 * LOADED.value, max(16, triton.next_power_of_2(knots)))
+    return min(2 * LOADED.value, max(16, power_of_2(knots)))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -243,9 +244,9 @@ def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.d
     """The gradient to the knots, (G, D, k), from x in sorted order."""
     rows = 16 if sets.length <= 16 else 32
     split = split_rows(sets, rows)
-    programs = sets.replicas * sets.batch * split * triton.cdiv(sets.dim, FEATURES)
+    programs = sets.replicas * sets.batch * split * cdiv(sets.dim, FEATURES)
     share = min(SHARED, max(1, programs // PROGRAMS))
-    parts = triton.cdiv(sets.batch, share) * split
+    parts = cdiv(sets.batch, share) * split
     tile = min(LOADED.value, knots_tile(knots))
     sums = z.new_empty(sets.replicas, parts, knots, sets.dim, dtype=torch.float32)
     if sums.numel():

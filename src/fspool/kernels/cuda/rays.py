@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .counts import cdiv
+
 BLOCK = 256
 
 
@@ -36,7 +38,7 @@ def _launch(point: Tensor, ray: Tensor, solids: Tensor, near: float, far, which,
     point, ray, solids = point.contiguous(), ray.contiguous(), solids.contiguous()
     alone = point.shape[2] == 1  # one point for all rays of a scene
     with torch.cuda.device_of(ray):
-        _meet[(triton.cdiv(rays, BLOCK), scenes)](
+        _meet[(cdiv(rays, BLOCK), scenes)](
             *(point, ray, solids, far, which, found, scenes, rays, solids.shape[2]),
             *(alone, near, BLOCK),
         )

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..cpu import recurrence as plain
+from .counts import power_of_2
 
 LARGEST = 64  # H up to which the weights fit in registers
 FORWARD, BACKWARD = {32: 1, 64: 8}, {32: 4, 64: 8}  # warps by H: as few as hold it all; 1 below 32
@@ -59,7 +60,7 @@ def _fits(state: Tensor) -> bool:
 
 
 def _tile(width: int, warps: dict[int, int]) -> dict[str, int]:
-    padded = triton.next_power_of_2(width)
+    padded = power_of_2(width)
     return {"H": width, "BH": padded, "num_warps": warps.get(padded, 1)}
 
 

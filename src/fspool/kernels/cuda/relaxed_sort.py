@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
+from .counts import cdiv, power_of_2
 from .relaxed_walks import columns_kernel, running_kernel, slope_kernel, sort_kernel
 
 STEPS = {torch.float32: 8, torch.float64: 2}  # of a walk before it looks whether it may stop
@@ -53,17 +53,17 @@ def describe(values: Tensor, lengths: Tensor | None, offsets: Tensor | None) -> 
 
 def launch(kernel, sets: Layout, tensors: list[Tensor | None]) -> None:
     """Run a kernel on tiles of all rows and features."""
-    width = min(triton.next_power_of_2(sets.dim), 32)
+    width = min(power_of_2(sets.dim), 32)
     height = TILE // width
     steps = STEPS[tensors[0].dtype]
-    grid = (triton.cdiv(sets.rows, height) * triton.cdiv(sets.dim, width),)
+    grid = (cdiv(sets.rows, height) * cdiv(sets.dim, width),)
     kernel[grid](*tensors, *sets, height, width, steps, num_warps=1)
 
 
 def launch_running(sets: Layout, sums: Tensor, running: Tensor) -> None:
     """Its programs are sets, not rows; 8 features are as much as memory hands out at once."""
-    width = min(triton.next_power_of_2(sets.dim), 8)
-    grid = (sets.count * triton.cdiv(sets.dim, width),)
+    width = min(power_of_2(sets.dim), 8)
+    grid = (sets.count * cdiv(sets.dim, width),)
     layout = (sets.length, sets.batch, sets.apart, sets.lengths, sets.offsets, sets.dim)
     running_kernel[grid](sums, running, *layout, SCAN, width, num_warps=4)
 

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .counts import cdiv
 from .sets import Sets
 
 BLOCK = 1024  # numbers of a program
@@ -28,7 +29,7 @@ def clear_rest(out: Tensor, sets: Sets) -> Tensor:
     """Zeros in the rows of no set; out (G, T, D) is contiguous, and what it returns."""
     if sets.own and out.numel():
         with torch.cuda.device_of(out):
-            _clear[triton.cdiv(sets.length * sets.dim, BLOCK), sets.replicas](
+            _clear[cdiv(sets.length * sets.dim, BLOCK), sets.replicas](
                 *(out, sets.args[0], sets.batch, sets.length, sets.dim, BLOCK), num_warps=4
             )
     return out

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...functional.row_norm import row_norm_definition
 from ..cpu import row_norm as plain
+from .counts import cdiv, power_of_2
 
 TILE = 4096  # numbers that a program has in registers at once
 FEATURES = 64  # of a program, at most
@@ -42,11 +43,11 @@ class Grid(NamedTuple):
 
 
 def share_out(groups: int, length: int, dim: int) -> Grid:
-    features = min(FEATURES, triton.next_power_of_2(dim))
-    rows, blocks = TILE // features, triton.cdiv(dim, features)
+    features = min(FEATURES, power_of_2(dim))
+    rows, blocks = TILE // features, cdiv(dim, features)
     most = max(PARTS, min(MOST, PROGRAMS // (groups * blocks)))
-    turns = triton.cdiv(length, rows * most)
-    parts = triton.cdiv(length, rows * turns)
+    turns = cdiv(length, rows * most)
+    parts = cdiv(length, rows * turns)
     return Grid(groups * parts * blocks, parts, turns, rows, features)
 
 

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shapes import LARGEST_TILE
+from .counts import cdiv
 
 # Integers that change from call to call: a kernel must not be compiled for each of their values.
 ANY = ("apart", "batch", "length", "knots")
@@ -46,7 +47,7 @@ class Sets:
             raise ValueError(
                 f"x has {self.replicas} replicas; expected at most {MOST} on CUDA, so split them."
             )
-        return programs * triton.cdiv(self.dim, features), self.replicas
+        return programs * cdiv(self.dim, features), self.replicas
 
     def larger(self, size: int) -> tuple[int, Tensor | None, int]:
         """How many sets to look at for those of more than ``size`` rows, their numbers, or None for
