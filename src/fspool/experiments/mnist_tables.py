@@ -224,7 +224,7 @@ CLASSIFICATION_TABLES = (
         note="Per cent of the test images; more is better.",
         columns=("random",),
         rows={
-            label: (Entry(f"{pool}-random-s0.05", "accuracy"),)
+            label: (Entry(f"{pool}-random-s0.05 in short", "accuracy"),)
             for pool, label in POOL_NAMES.items()
         },
         scale=100,
