@@ -176,8 +176,15 @@ def test_relation_network_is_a_loop_over_pairs():
         torch.testing.assert_close(y, sum(pairs, torch.zeros(6)))
     mask = torch.arange(4) < sizes.unsqueeze(-1)
     torch.testing.assert_close(net(x, mask=mask), got)
+    torch.testing.assert_close(net(x[None], mask=mask)[0], got)
     with pytest.raises(ValueError, match="mask and sizes are both given"):
         net(x, mask=mask, sizes=sizes)
+    with pytest.raises(TypeError, match="mask has dtype torch.int64; expected torch.bool"):
+        net(x, mask=mask.long())
+    with pytest.raises(ValueError, match=r"mask has shape \(3, 3\); expected \(3, 4\) to fit x"):
+        net(x, mask=mask[:, :3])
+    with pytest.raises(ValueError, match="sizes has values from -1 to 9; expected 0 to 4"):
+        net(x, sizes=torch.tensor([9, -1, 0]))
 
 
 def test_janossy_pooling_minds_the_order():
@@ -185,6 +192,10 @@ def test_janossy_pooling_minds_the_order():
     assert pool(x).shape == (2, 4) and not torch.allclose(pool(x), pool(x.flip(1)))
     both = stack([pool, JanossyPool(4)])
     torch.testing.assert_close(both(x.expand(2, -1, -1, -1))[0], pool(x))
+    one = nn.LSTM(4, 4, batch_first=True).double()
+    exact = pool.double()
+    one.load_state_dict(dict(zip(one.state_dict(), exact.state_dict().values(), strict=True)))
+    torch.testing.assert_close(exact(x.double()), one(x.double())[1][1][0], rtol=1e-12, atol=0)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -115,6 +115,14 @@ def test_what_the_published_overlaps_mean(shift, legacy):
     assert float(iou(box, apart, legacy=True)) == float(iou(box, apart)) == 0
 
 
+@pytest.mark.parametrize("fit, width", [(fit_boxes, 4), (fit_states, 18)])
+def test_nothing_to_find(fit, width):
+    found, nobody = torch.rand(2, 3, width), torch.zeros(2, 0, dtype=torch.bool)
+    fitted = fit(found, torch.zeros(2, 0, width), nobody)
+    assert (fitted.score == -torch.inf).all() and fitted.best.shape == (2, 3)
+    assert average_precision(fitted, torch.rand(2, 3), nobody, [0.5, 0.9]) == [0, 0]
+
+
 def test_perfect_and_diverged_predictions():
     true = torch.cat(
         (boxes(torch.Generator().manual_seed(0), 3, 4).clamp(min=0), torch.ones(3, 4, 1)), -1

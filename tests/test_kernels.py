@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from functools import partial
 from pathlib import Path
 
@@ -214,6 +215,47 @@ def test_a_stored_permutation_is_right_to_a_millionth(n):
         relative_error(order.unsort(v), by_definition(lambda: exact_order.unsort(v.double())))
         < 1e-6
     )
+
+
+@pytest.mark.parametrize("shift", [0, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.01, 0.001])
+def test_float32_is_enough_in_every_layout_and_transform(temperature, shift):
+    """Logits are differences of numbers a million times as large. In gradients, differences of x
+    are divided by the temperature, and their rounding with them."""
+    weight = torch.randn(2, 3, 5)
+
+    def gradient(x, knots, keywords, vjp):
+        def auto_encoder(x):
+            y, order = pool_function(
+                x, knots[0], temperature=temperature, return_order=True, **keywords
+            )
+            return fsunpool(y, knots[1], order)
+
+        y = auto_encoder(x)
+        if vjp:
+            out, pull = torch.func.vjp(auto_encoder, x)
+            return y, pull(torch.ones_like(out))[0]
+        x = x.detach().requires_grad_()
+        return y, torch.autograd.grad(auto_encoder(x).sum(), x)[0]
+
+    for name, x, keywords in layouts_of(make_x((3, 150, 3), "plain") + shift):
+        clean = x.double().nan_to_num(shift)
+        for vjp in (False, True):
+            got = gradient(x, weight, keywords, vjp)
+            exact = gradient(clean, weight.double(), keywords, vjp)
+            assert_same(got[0], exact[0], name, 1e-6)
+            if not shift:
+                assert_same(got[1], exact[1], f"{name}, {vjp=}", 4e-6 / temperature)
+
+
+def test_what_is_kept_of_the_weight_function_does_not_grow_with_the_sets():
+    pool = fspool.FSPool(1)
+    tracemalloc.start()
+    for n in range(30_000, 30_040):
+        pool(torch.ones(1, n, 1)).sum().backward()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 5e6  # the weights of all would be 19 MB
 
 
 @pytest.mark.usefixtures("walking")

@@ -125,6 +125,9 @@ def test_empty_sets(loss):
         value.sum().backward()
     with pytest.raises(ValueError, match="a and b have 4 and 0 elements in set 0"):
         loss(torch.zeros(1, 4, 3), torch.zeros(1, 0, 3))
+    junk = torch.full((1, 4, 3), float("nan"), requires_grad=True)
+    value = loss(junk, torch.zeros(1, 0, 3), mask_a=torch.zeros(1, 4, dtype=torch.bool))
+    assert value.tolist() == [0] and not torch.autograd.grad(value.sum(), junk)[0].any()
     mask = torch.tensor([[True], [False]])
     with pytest.raises(ValueError, match="a and b have 0 and 1 elements in set 1"):
         loss(torch.zeros(2, 1, 3), torch.zeros(2, 1, 3), mask_a=mask)

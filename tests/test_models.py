@@ -207,6 +207,23 @@ def test_the_defaults_are_the_paper_s():
     assert float(model.encoder.pool.temperature) == 1
 
 
+@pytest.mark.parametrize("pool", [pool for pool in POOLS if pool != "fspool"])
+def test_padding_among_the_elements(pool):
+    """As the released code has it: the mean divides by the elements, but the sum is over all."""
+    encoder = SetEncoder(2, HIDDEN, LATENT, pool=pool, pool_padding=True).double()
+    spread_biases(encoder)
+    x, sizes = draw(2, POINTS, 2), torch.tensor([3, 0])
+    mask = torch.arange(POINTS) < sizes[:, None]
+    rows = encoder.elements(x)
+    pooled = {"sum": rows.sum(1), "max": rows.amax(1)}
+    pooled["mean"] = pooled["sum"] / torch.tensor([[3.0], [1.0]])
+    expected = encoder.vector(pooled[pool])
+    torch.testing.assert_close(encoder(x, sizes=sizes)[0], expected)
+    torch.testing.assert_close(encoder(x, mask=mask)[0], expected)
+    full = encoder(x)[0]
+    torch.testing.assert_close(encoder(x.flatten(0, 1), offsets=torch.tensor([0, 5, 10]))[0], full)
+
+
 def test_a_pool_that_is_not_there():
     with pytest.raises(UserError, match="pool is 'men'; expected one of .* perhaps 'mean'"):
         SetEncoder(2, 4, 1, pool="men")

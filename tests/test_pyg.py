@@ -26,7 +26,13 @@ pytest.importorskip("torch_geometric", reason="needs the extra pyg")
 from torch_geometric import EdgeIndex, Index  # noqa: E402
 from torch_geometric.data import Batch, Data  # noqa: E402
 from torch_geometric.datasets import TUDataset  # noqa: E402
-from torch_geometric.nn import GINConv, MessagePassing, SumAggregation  # noqa: E402
+from torch_geometric.nn import (  # noqa: E402
+    GATConv,
+    GINConv,
+    MessagePassing,
+    SumAggregation,
+    TransformerConv,
+)
 from torch_geometric.nn.aggr import MeanAggregation, MultiAggregation  # noqa: E402
 
 from fspool.integrations.pyg import FSPoolAggregation  # noqa: E402
@@ -302,6 +308,19 @@ def test_message_passing_against_the_flow_and_along_another_axis():
     got = Passing(aggr, flow="target_to_source", node_dim=0)(x, EDGES.flip(0))
     expected = [neighbours_alone(aggr, x[:, i], EDGES) for i in range(2)]
     torch.testing.assert_close(got, torch.stack(expected, 1))
+
+
+@pytest.mark.parametrize("layer", [GATConv, TransformerConv])
+def test_layers_of_several_heads(layer):
+    torch.manual_seed(0)
+    x = draw(4, F).requires_grad_()
+    heads = layer(F, F, heads=2, aggr=make()).double()
+    heads(x, EDGES).sum().backward()
+    plain = layer(F, F, heads=2, aggr=FSPoolAggregation(F, init="ones").double()).double()
+    sums = layer(F, F, heads=2, aggr="sum").double()
+    sums.load_state_dict(plain.state_dict(), strict=False)
+    torch.testing.assert_close(plain(x, EDGES), sums(x, EDGES))  # weights of 1 make a sum
+    assert x.grad.isfinite().all() and heads.aggr_module.pool.weight.grad.any()
 
 
 def test_multi_aggregation():

@@ -226,8 +226,8 @@ def test_missing_provenance_is_not_invented(tmp_path):
     folder = write_run(tmp_path, "fspool-n4", [0], {"mse": [0.1]})
     (folder / "provenance.json").unlink()
     text = markdown(report.collect(tmp_path))
-    assert "1 cells, 1 runs" in text
-    assert " on " not in text.split("1 cells")[1].split("\n")[0]
+    assert "1 cell, 1 run;" in text
+    assert " on " not in text.split("1 cell,")[1].split("\n")[0]
 
 
 def test_nothing_to_report_is_one_sentence(tmp_path):

@@ -361,6 +361,18 @@ def test_deferred_initialisation():
     assert pool.temperature.item() == 0.25 and pool.weight.isfinite().all()
 
 
+@pytest.mark.parametrize("how", ["assigned", "made empty"])
+def test_a_pool_without_values_gets_its_temperature(how):
+    with torch.device("meta"):
+        pool = fspool.FSPool(3, 4, temperature=0.5)
+    made = fspool.FSPool(3, 4, temperature=0.5)
+    if how == "made empty":
+        pool.to_empty(device="cpu")
+    pool.load_state_dict(made.state_dict(), assign=how == "assigned")
+    x = torch.randn(2, 5, 3)
+    assert float(pool.temperature) == 0.5 and torch.equal(pool(x), made(x))
+
+
 def test_hard_and_relaxed_pools_load_each_others_weights():
     hard, relaxed = fspool.FSPool(3), fspool.FSPool(3, temperature=0.25)
     hard.load_state_dict(relaxed.state_dict())

@@ -104,5 +104,14 @@ def test_what_has_no_checksum_is_kept_only_if_its_content_is_right(
     assert sentence in error and list(path.parent.iterdir()) == []
 
 
+def test_a_damaged_archive_is_named_with_the_command_that_fetches_it(fspool, archives):
+    path = Path("data/tu/MUTAG.zip")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(archives["MUTAG.zip"][:100])
+    code, _, error = fspool("data", "tu", "MUTAG")
+    assert code == 1 and "is not a whole zip archive (File is not a zip file); remove it" in error
+    assert "fetch it again by fspool data tu MUTAG --data data; MUTAG.zip has sha256" in error
+
+
 def test_ctrl_c_while_it_downloads(fspool, mirror, monkeypatch):
     downloads.goes_on_after_ctrl_c(fspool, monkeypatch, tu, "tu", "MUTAG")

@@ -1,6 +1,7 @@
 """Graph sets: where they are found, verified and kept; the published ones."""
 
 import errno
+import hashlib
 import os
 import re
 import zipfile
@@ -110,6 +111,11 @@ def change(drawn, **what):
     return [Drawn(**first), *drawn[1:]]
 
 
+def checksums(path):
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"; {path.name} has sha256 {found}; expected {tu.SOURCES['MUTAG'].archive.checksum}"
+
+
 def test_other_counts_are_named(root):
     path = root / "tu" / "MUTAG.zip"
     path.write_bytes(zipped(as_tu("MUTAG", change(TWO, edges=[(0, 1)]))))
@@ -118,7 +124,7 @@ def test_other_counts_are_named(root):
     assert str(error.value) == (
         f"{path} is not MUTAG as published: it has 3 graphs, 6 nodes, 2 edges, 2 classes, "
         "3 columns; expected 3 graphs, 6 nodes, 3 edges, 2 classes, 3 columns, "
-        f"so remove it and run fspool data tu MUTAG --data {root}."
+        f"so remove it and run fspool data tu MUTAG --data {root}{checksums(path)}."
     )
     assert left(root / "tu") == []
 
@@ -141,7 +147,8 @@ def test_other_content_is_named(root, other):
     expected = tu.SOURCES["MUTAG"].content
     assert re.fullmatch(
         f"{path} is not MUTAG as published: it has content with sha256 [0-9a-f]{{64}}; expected "
-        f"content with sha256 {expected}, so remove it and run fspool data tu MUTAG --data {root}.",
+        f"content with sha256 {expected}, so remove it and run fspool data tu MUTAG --data {root}"
+        f"{checksums(path)}.",
         str(error.value),
     )
     assert expected not in str(error.value).split("; expected")[0] and left(root / "tu") == []
@@ -195,14 +202,14 @@ def test_graphs_of_other_files_are_not_used(archives, tmp_path, packed):
         files = as_tu("MUTAG", drawn)
         put({"MUTAG.zip": zipped(files)} if packed else files, tmp_path)
         check(tu.load(tmp_path, "MUTAG", said.append), drawn, "label")
-    assert len(said) == 1 and "holds something else" in said[0]
+    assert len(said) == 1 and "was made of other files, or by another version" in said[0]
 
 
 def test_graphs_of_another_version_are_not_used(root, monkeypatch):
     said, before = [], tu.load(root, "MUTAG")
     monkeypatch.setattr(tu, "FORMAT", 0)
     assert same(before, tu.load(root, "MUTAG", said.append))
-    assert len(said) == 1 and "holds something else" in said[0]
+    assert len(said) == 1 and "was made of other files, or by another version" in said[0]
 
 
 @kept.every_failure

@@ -65,7 +65,7 @@ def sizes_to_mask(sizes: Tensor, length: int) -> Tensor:
     """``sizes (..., B)`` to a mask ``(..., B, length)``, elements first."""
     check_integer("sizes", sizes)
     length = check_count("length", length, 0, "the padded length")
-    _check_size_values(sizes, length)
+    check_size_values(sizes, length)
     return torch.arange(length, device=sizes.device) < sizes.unsqueeze(-1)
 
 
@@ -80,7 +80,7 @@ def sizes_to_offsets(sizes: Tensor) -> Tensor:
     check_integer("sizes", sizes)
     if sizes.ndim != 1:
         raise ValueError(f"sizes has shape {tuple(sizes.shape)}; expected (B,), one for each set.")
-    _check_size_values(sizes, None)
+    check_size_values(sizes, None)
     return torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
 
 
@@ -277,11 +277,11 @@ def _check_sizes(sizes: Tensor, shape: tuple, device: torch.device, replicas: bo
     check_integer("sizes", sizes)
     check_device("sizes", sizes, "x", device)
     fitted = _check_shape("sizes", sizes, shape[:2], replicas)
-    _check_size_values(sizes, shape[2])
+    check_size_values(sizes, shape[2])
     return fitted.long()
 
 
-def _check_size_values(sizes: Tensor, length: int | None) -> None:
+def check_size_values(sizes: Tensor, length: int | None) -> None:
     if not readable(sizes) or not sizes.numel():
         return
     low, high = int(sizes.min()), int(sizes.max())

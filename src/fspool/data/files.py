@@ -70,7 +70,9 @@ def _read(path: Path, notes: dict, names: Collection[str], say, fit) -> dict[str
 
     def read(path: Path) -> dict[str, Tensor]:
         tensors, found = storage.read_tensors(path)
-        if found != notes or tensors.keys() != set(names) or not fit(tensors):
+        if found != notes:
+            raise storage.Damaged(f"{path} was made of other files, or by another version")
+        if tensors.keys() != set(names) or not fit(tensors):
             raise storage.Damaged(f"{path} holds something else")
         return tensors
 

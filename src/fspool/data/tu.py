@@ -14,8 +14,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shlex
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,7 +125,7 @@ def verified(root: Path, name: str) -> bool:
     what is in them, as long as it is little.
     """
     place, source = check(root, name), SOURCES[name]
-    try:
+    with _with_the_command(place, name, root):
         files = tu_text.files_of(place, name, source.labelled)
         digest = place.digest(files)
         if digest == source.archive.checksum or _was_read(place, name, digest):
@@ -133,8 +133,6 @@ def verified(root: Path, name: str) -> bool:
         if place.size(files) > MOMENT:
             return False
         _read(place, name, root)
-    except UserError as error:
-        raise UserError(_with_checksums(str(error), place, name, root)) from None
     return True
 
 
@@ -146,16 +144,20 @@ def _was_read(place: Folder | Archive, name: str, digest: str) -> bool:
         return False
 
 
-def _with_checksums(sentence: str, place: Folder | Archive, name: str, root: Path) -> str:
-    """The sentence with the command that fetches the set, and the checksums of its archive."""
-    sentence, command = sentence.rstrip("."), _command(root, name)
-    sentence = sentence.replace(", so fetch it", ", so remove it and fetch it")  # else it stays
-    if not sentence.endswith(command):
-        sentence += f" by {command}"
-    with suppress(OSError):  # the sentence is about that
-        if isinstance(place, Archive) and (fault := SOURCES[name].archive.fault(place.path)):
-            sentence += f"; {place.path.name} has {fault}"
-    return f"{sentence}."
+@contextmanager
+def _with_the_command(place: Folder | Archive, name: str, root: Path) -> Iterator[None]:
+    """To an error the command that fetches the set, and the checksums of its archive."""
+    try:
+        yield
+    except UserError as error:
+        sentence, command = str(error).rstrip("."), _command(root, name)
+        sentence = sentence.replace(", so fetch it", ", so remove it and fetch it")  # else it stays
+        if not sentence.endswith(command):
+            sentence += f" by {command}"
+        with suppress(OSError):  # the sentence is about that
+            if isinstance(place, Archive) and (fault := SOURCES[name].archive.fault(place.path)):
+                sentence += f"; {place.path.name} has {fault}"
+        raise UserError(f"{sentence}.") from None
 
 
 def _command(root: Path, name: str) -> str:
@@ -192,13 +194,14 @@ def load(root: Path | str, name: str, say: Callable[[str], None] = print) -> Gra
     """The graphs of a set, verified; kept beside its files where that is possible."""
     root, name = Path(root), nearest("graph set", name, SOURCES)
     place = check(root, name)
-    digest = place.digest(tu_text.files_of(place, name, SOURCES[name].labelled))
-    path, notes = _kept_path(place, name), _notes(name, digest)
+    with _with_the_command(place, name, root):
+        digest = place.digest(tu_text.files_of(place, name, SOURCES[name].labelled))
+        path, notes = _kept_path(place, name), _notes(name, digest)
 
-    def make() -> dict[str, Tensor]:
-        return _read(place, name, root, digest)
+        def make() -> dict[str, Tensor]:
+            return _read(place, name, root, digest)
 
-    return unpack(name, files.kept(path, notes, KEPT, make, say, fit=_fit))
+        return unpack(name, files.kept(path, notes, KEPT, make, say, fit=_fit))
 
 
 def _kept_path(place: Folder | Archive, name: str) -> Path:

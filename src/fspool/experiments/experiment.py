@@ -17,7 +17,7 @@ from ..lab.cell import Cell
 
 NOTHING = "-"  # in a published table
 PRESETS = {
-    "quick": "the same thing in a few minutes on two CPU cores",
+    "quick": "a small part, in a few minutes on two CPU cores",
     "paper": "the settings of the paper's text",
     "released": "the settings of the authors' released code",
 }

@@ -24,9 +24,12 @@ def read_weight(weight: Tensor, dim: int, sets: Sets, beside: str, device: torch
     form = f"(G, D, k) = ({groups}, {dim}, k)" if sets.replicas else f"(D, k) = ({dim}, k)"
     expected = (groups, dim) if sets.replicas else (dim,)
     if weight.ndim != len(expected) + 1 or tuple(weight.shape[:-1]) != expected:
+        hint = ""
+        if weight.ndim == 2 and sets.layout == "padded" and sets.replicas:
+            hint = f", or {beside}.flatten(0, 1) where both of its first axes are of the batch"
         raise ValueError(
             f"weight has shape {tuple(weight.shape)}; expected {form} to fit {beside}, "
-            f"which has {dim} features."
+            f"which has {dim} features{hint}."
         )
     if weight.shape[-1] < 2:
         raise ValueError(

@@ -141,9 +141,11 @@ def permutation_definition(s: Tensor, temperature: Tensor, count: Tensor | None 
     """The formula at the top of this file: values s (..., N, D) to P (..., N, N, D).
 
     Where only the first ``count (..., 1, 1)`` values are valid, rows and columns from there on are
-    zero: a mask, since a very low number in the padding would swamp the logits.
+    zero: a mask, since a very low number in the padding would swamp the logits. Logits are small
+    differences of large numbers: float64 for them, where the device has it.
     """
-    length = s.shape[-2]
+    length, dtype = s.shape[-2], s.dtype
+    s = s if s.device.type == "mps" else s.double()
     index = torch.arange(length, device=s.device)[:, None]
     valid = None if count is None else index < count  # (..., N, 1)
     if valid is not None:
@@ -155,9 +157,11 @@ def permutation_definition(s: Tensor, temperature: Tensor, count: Tensor | None 
     logits = scale.unsqueeze(-1) * s.unsqueeze(-3) - distance.sum(-2).unsqueeze(-3)
     logits = logits / temperature.to(s.dtype)
     if valid is None:
-        return logits.softmax(-2)
-    logits = logits.masked_fill(~valid.unsqueeze(-3), torch.finfo(s.dtype).min)
-    return logits.softmax(-2).masked_fill(~(valid.unsqueeze(-3) & valid.unsqueeze(-2)), 0)
+        return logits.softmax(-2).to(dtype)
+    kept = valid | (count == 0)  # softmax needs something, also where all of it is cleared
+    logits = logits.masked_fill(~kept.unsqueeze(-3), float("-inf"))
+    p = logits.softmax(-2).masked_fill(~(valid.unsqueeze(-3) & valid.unsqueeze(-2)), 0)
+    return p.to(dtype)
 
 
 def slope_definition(s: Tensor, a: Tensor, x: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
@@ -188,7 +192,7 @@ def _stored(order: Order) -> Tensor:
 
 
 def _is_small(sets: Sets, values: Tensor) -> bool:
-    if values.device.type != "cpu" or sets.layout != "padded":
+    if values.device.type != "cpu" or not sets.full:
         return False
     return values.numel() * sets.shape[2] <= SMALL
 

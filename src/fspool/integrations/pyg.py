@@ -112,7 +112,8 @@ class FSPoolAggregation(Aggregation):
             check_offsets(ptr, x, "ptr")
         lead, rows, groups = x.shape[:-2], x.shape[-2], ptr.shape[0] - 1
         y = self.pool(x.flatten(0, -2), offsets=repeat_offsets(ptr, math.prod(lead), rows))
-        return y.reshape(*lead, groups, self.in_channels).movedim(-2, dim)
+        y = y.reshape(*lead, groups, self.in_channels).movedim(-2, dim)
+        return y.contiguous()  # layers of several heads take views of it
 
     def _features_last(self, x: Tensor, dim: int) -> Tensor:
         """Checked, and with its axes in the order (*, N, F)."""

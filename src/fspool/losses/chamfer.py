@@ -61,9 +61,9 @@ def chamfer(
 
 def _direction(pairs: Pairs, index: Tensor) -> Tensor:
     """The summed costs of the elements of a with the chosen ones of b."""
-    if pairs.b.shape[-2] == 0:
-        return pairs.a.sum((-1, -2))
     a, b = pairs.a, pairs.b
+    if b.shape[-2] == 0:
+        return a[..., :0, :].sum((-1, -2))  # 0, of which autograd knows
     if pairs.mask_a is not None:  # whatever the padding holds, it must not reach the loss
         a = a.masked_fill(~pairs.mask_a.unsqueeze(-1), 0)
     if pairs.mask_b is not None:

@@ -33,16 +33,17 @@ def average_precision(
     elements there are.
     """
     images, count = fit.best.shape
+    slots = max(true.shape[1], 1)
     order = confidence.flatten().sort(descending=True, stable=True).indices
     image = torch.arange(images, device=order.device).repeat_interleave(count)
-    element = (image * true.shape[1] + fit.best.flatten())[order]
+    element = (image * slots + fit.best.flatten())[order]
     score = fit.score.flatten()[order].double()
     place = torch.arange(len(order), device=order.device)
     total = true.sum().double()
     found = []
     for threshold in thresholds:
         good = (score >= threshold) & (score > -torch.inf)
-        first = torch.full((true.numel(),), len(order), device=order.device)
+        first = torch.full((images * slots,), len(order), device=order.device)
         first.scatter_reduce_(0, element[good], place[good], "amin")
         right = good & (first[element] == place)
         found.append(float(_area(right, total)))
@@ -64,8 +65,7 @@ def fit_boxes(predicted: Tensor, true: Tensor, mask: Tensor, legacy: bool = Fals
     picture, and so calls nearly everything a good fit.
     """
     overlap = iou(predicted.double().unsqueeze(2), true.double().unsqueeze(1), legacy)
-    score, best = overlap.masked_fill(~mask.unsqueeze(1), -torch.inf).max(-1)
-    return Fit(best, score)
+    return _best(overlap.masked_fill(~mask.unsqueeze(1), -torch.inf))
 
 
 def iou(a: Tensor, b: Tensor, legacy: bool = False) -> Tensor:
@@ -90,7 +90,14 @@ def fit_states(predicted: Tensor, true: Tensor, mask: Tensor) -> Fit:
         same = same & (a.unsqueeze(2) == b.unsqueeze(1))
     apart = 3 * (predicted[..., None, :3].double() - true[:, None, :, :3].double())
     distance = apart.square().sum(-1).sqrt()
-    score, best = (-distance).masked_fill(~same, -torch.inf).max(-1)
+    return _best((-distance).masked_fill(~same, -torch.inf))
+
+
+def _best(scores: Tensor) -> Fit:
+    """Of scores (I, N, M), where nobody may be there to fit: M = 0."""
+    if scores.shape[-1] == 0:
+        scores = scores.new_full((*scores.shape[:-1], 1), -torch.inf)
+    score, best = scores.max(-1)
     return Fit(best, score)
 
 

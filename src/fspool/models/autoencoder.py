@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from ..checks import nearest
 from ..functional import Order
+from ..layouts import leave_pooled
 from ..nn import FSPool, FSUnpool, MaxPool, MeanPool, SumPool
+from ..sets import read
 from .linear import mlp
 
 PLAIN_POOLS = {"sum": SumPool, "mean": MeanPool, "max": MaxPool}
@@ -54,11 +56,21 @@ class SetEncoder(nn.Module):
         x, order = self.elements(x), None
         if isinstance(self.pool, FSPool):
             y, order = self.pool(x, return_order=True, **layout)
-        elif self.pool_padding and isinstance(self.pool, MeanPool):
-            y = x.sum(-2) / layout["sizes"].unsqueeze(-1)
+        elif self.pool_padding:
+            y = self._pool_padding(x, layout)
         else:
-            y = self.pool(x, **({} if self.pool_padding else layout))
+            y = self.pool(x, **layout)
         return self.vector(y), order
+
+    def _pool_padding(self, x: Tensor, layout: dict[str, Tensor]) -> Tensor:
+        """Padding among the elements, though the mean still divides by the elements alone."""
+        sets, inner = read(x, **layout)
+        if sets.layout != "padded":
+            return self.pool(x, **layout)
+        if isinstance(self.pool, MeanPool):
+            sizes = sets.sizes.clamp(min=1).unsqueeze(-1)
+            return leave_pooled(sets, inner.sum(-2) / sizes)
+        return self.pool(x)
 
 
 class SetDecoder(nn.Module):

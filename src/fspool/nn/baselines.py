@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_bool, check_integer
 from ..functional.dispatch import on_device
 from ..functional.inputs import compute_dtype
 from ..functional.lstm import lstm
 from ..layouts import Sets, leave_pooled
-from ..sets import read
+from ..sets import check_size_values, read
 
 
 class _Pool(nn.Module):
@@ -127,7 +128,8 @@ class JanossyPool(nn.Module):
         x, *weights = (t.unsqueeze(0) if single else t for t in (x, *self.parameters()))
         enter, hidden, bias, more = weights
         rows = x.flatten(1, 2)
-        given = torch.bmm(rows, enter.mT).float() + (bias + more).unsqueeze(1)
+        given = torch.bmm(rows, enter.mT)
+        given = given.to(compute_dtype(given)) + (bias + more).unsqueeze(1)
         y = lstm(given.unflatten(1, x.shape[1:3]), as_autocast(hidden))[1].to(x.dtype)
         return y.squeeze(0) if single else y
 
@@ -137,11 +139,24 @@ def inside(x: Tensor, mask: Tensor | None, sizes: Tensor | None) -> Tensor:
     if mask is not None and sizes is not None:
         raise ValueError("mask and sizes are both given; expected at most one of them.")
     if mask is not None:
+        check_bool("mask", mask)
+        _check_form("mask", mask, x.shape[:-1])
         return mask
     places = torch.arange(x.shape[-2], device=x.device)
     if sizes is None:
         return (places >= 0).expand(x.shape[:-1])
+    check_integer("sizes", sizes)
+    _check_form("sizes", sizes, x.shape[:-2])
+    check_size_values(sizes, x.shape[-2])
     return places < sizes.unsqueeze(-1)
+
+
+def _check_form(name: str, value: Tensor, shape: torch.Size) -> None:
+    """Leading axes may be left out: then it is shared."""
+    if value.shape != shape[len(shape) - value.ndim :]:
+        raise ValueError(
+            f"{name} has shape {tuple(value.shape)}; expected {tuple(shape)} to fit x."
+        )
 
 
 def pair_weights(weights: Tensor) -> Tensor:

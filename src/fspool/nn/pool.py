@@ -63,6 +63,23 @@ class FSPool(Knots):
         if getattr(self, "temperature", None) is not None:
             self.temperature.fill_(self.first_temperature)
 
+    def _apply(self, fn, recurse=True):
+        """``to_empty`` gives a pool from the meta device any temperature."""
+        blind = self.temperature is not None and self.temperature.is_meta
+        super()._apply(fn, recurse)
+        if blind and not self.temperature.is_meta:
+            self.temperature.fill_(self.first_temperature)
+        return self
+
+    def _load_from_state_dict(self, *arguments) -> None:
+        """And ``assign=True`` leaves it there, as it is in no state dict."""
+        super()._load_from_state_dict(*arguments)
+        value = self.temperature
+        if value is not None and value.is_meta and not self.weight.is_meta:
+            self.temperature = torch.full_like(
+                value, self.first_temperature, device=self.weight.device
+            )
+
     def forward(
         self,
         x: Tensor,

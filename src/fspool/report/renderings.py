@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from .grids import Grid, Place, Row
+from .sentences import plural
 from .verdicts import ABOVE, AHEAD, BEHIND, BELOW, LEVEL
 
 STYLES = {LEVEL: "green", AHEAD: "bold green"} | dict.fromkeys((BEHIND, ABOVE, BELOW), "bold red")
@@ -134,6 +135,6 @@ def _html_place(place: Place, reached: str) -> str:
         parts.append(f'<span class="paper">paper {escape(place.published)}</span>')
     if place.verdict:
         parts.append(f'<span class="verdict {place.verdict}">{place.verdict}</span>')
-    runs = f"{place.runs} run" + "s" * (place.runs != 1)
+    runs = plural(place.runs, "run")
     title = f' title="{runs}, the worst {escape(place.worst)}"' if place.worst else ""
     return f"<td{title}>{''.join(parts)}</td>"

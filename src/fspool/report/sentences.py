@@ -51,7 +51,7 @@ def how_made(
     runs = sum(len(record.seeds) for record in records)
     seconds = sum(filter(None, seconds_of(origins)))
     took = "they took" if all("clock" in origin for origin in origins) else "added up, they took"
-    text = f"{len(records)} cells, {runs} runs; {took} {duration(seconds)}"
+    text = f"{plural(len(records), 'cell')}, {plural(runs, 'run')}; {took} {duration(seconds)}"
     if devices := _list(origins, "device"):
         text += f" on {devices}"
     if torches := _list([origin.get("versions", {}) for origin in origins], "torch"):
@@ -68,6 +68,10 @@ def how_made(
 
 def _list(origins: list[dict], key: str) -> str:
     return ", ".join(sorted({str(origin[key]) for origin in origins if origin.get(key)}))
+
+
+def plural(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def duration(seconds: float) -> str:

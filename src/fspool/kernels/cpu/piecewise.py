@@ -9,16 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+SMALL = 1 << 12  # entries of an array that is kept
 
-@lru_cache(maxsize=1024)
+
 def hat(size: int, knots: int) -> tuple[np.ndarray, np.ndarray]:
     """For every rank the knot to its left and, as a column, how far it is towards the next."""
+    return (_kept_hat if size <= SMALL else _hat)(size, knots)
+
+
+def _hat(size: int, knots: int) -> tuple[np.ndarray, np.ndarray]:
     span = max(size - 1, 1)
     left, rest = np.divmod(np.arange(size) * (knots - 1), span)
     return left, (rest / span)[:, None]
 
 
-SMALL = 1 << 12  # weights of a matrix of hats that is kept
+_kept_hat = lru_cache(maxsize=512)(_hat)
 
 Table = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
