@@ -188,6 +188,11 @@ def test_a_report_in_other_forms(fspool, run, tmp_path):
     code, shown, _ = fspool("report", small, *both)
     assert code == 0 and TABLES[0] in shown and (tmp_path / "again.html").exists()
     assert (tmp_path / "again.json").read_bytes() == small.read_bytes()
+    run(only=("--only", "mlp-chamfer-n2", "--out", tmp_path / "other"))
+    together = ("report", small, tmp_path / "other", "--compact", tmp_path / "together.json")
+    assert fspool(*together)[0] == 0
+    cells = [cell["name"] for cell in read_json(tmp_path / "together.json")["cells"]]
+    assert cells == ["fspool-n2", "random-n2", "mlp-chamfer-n2"]
 
 
 def test_a_report_names_the_commands_that_made_it(fspool, run, tmp_path):

@@ -49,6 +49,24 @@ def test_results_of_two_experiments_are_read_together(both):
     ]
 
 
+def test_what_is_unfinished_in_one_place_may_be_finished_in_another(tmp_path):
+    one, other, small = tmp_path / "one", tmp_path / "other", tmp_path / "one.json"
+    write_run(one, "fspool-n4", [0, 1], flat(1.0, 2))
+    write_run(one, "random-n4", [0, 1], {}, finished=False)
+    write_plan(one, ["fspool-n4", "random-n4", "random-n8"], seeds=2)
+    report.compact(report.collect(one), small)
+    write_run(other, "random-n4", [0, 1], flat(1.0, 2))
+    for first in (one, small):
+        assert len(report.collect(first).unfinished) == 1
+        found = report.collect(first, other)
+        assert [record.name for record in found] == ["fspool-n4", "random-n4"]
+        assert found.unfinished == found.damaged == []
+        assert found.missing == ["random-n8: 0 of 2 runs are finished."]
+    twice = report.collect(one, small)
+    assert twice.damaged == ["fspool-n4 is there twice; the second one is left out."]
+    assert len(twice.unfinished) == 2
+
+
 def test_markdown_has_a_section_for_each(both):
     text = markdown(both)
     assert re.findall("^## (.*)", text, re.MULTILINE) == [*TITLES, "What is missing"]

@@ -259,9 +259,15 @@ def change_cell(cell: Cell, new: dict) -> Cell:
 
 
 def make_report(
-    folder: Annotated[Path, typer.Argument(help="What run wrote, or a compact result file.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="What run wrote, or a compact result file; several are put together.",
+        ),
+    ],
     page: Annotated[
-        Path | None, typer.Option(help="The page (default: report.html in the folder)")
+        Path | None, typer.Option(help="The page (default: report.html in the first folder)")
     ] = None,
     compact: Annotated[
         Path | None, typer.Option(help="Write all results as one small JSON file instead.")
@@ -271,7 +277,7 @@ def make_report(
     ] = None,
 ) -> None:
     """Tables beside the paper's, and one page with tables, curves and figures."""
-    results = report.collect(folder)
+    results, folder = report.collect(*folders), folders[0]
     if compact:
         report.compact(results, compact)
     if markdown:

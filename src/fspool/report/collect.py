@@ -20,9 +20,27 @@ from .compact import FORMAT, read_compact
 from .records import Collection, Plan, Point, Record, shorten
 
 
-def collect(path: Path | str) -> Collection:
-    """All finished runs of a folder of runs; or those in compact JSON, in a file or in folders."""
-    path = Path(path)
+def collect(*paths: Path | str) -> Collection:
+    """All finished runs of a folder of runs; or those in compact JSON, in a file or in folders.
+
+    Several of them are put together: each cell is that of the first one that has it.
+    """
+    parts = [_collect(Path(path)) for path in paths]
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _joined(parts: list[Collection]) -> Collection:
+    there, found = {record.name for part in parts for record in part}, Collection([])
+    for part in parts:
+        elsewhere = there - {record.name for record in part}
+        found.records.extend(part.records)
+        found.plans.extend(part.plans)
+        found.damaged.extend(part.damaged)
+        found.unfinished.extend(t for t in part.unfinished if t.split("/")[0] not in elsewhere)
+    return _checked(found)
+
+
+def _collect(path: Path) -> Collection:
     if path.is_file():
         found = _read_compact_files([path])
     elif not path.is_dir():
