@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -17,6 +20,10 @@ import torch
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import fspool
+
+if TYPE_CHECKING:
+    from fspool.report.grids import Grid
+    from fspool.report.records import Collection, Record
 
 INK, PALE, LINE = "#22303c", "#8695a1", "#3465a4"
 TINTS = ["#f6c1b8", "#fbe3a6", "#bfe3c5", "#b9d7f2", "#d9c6ec"]  # one for each element
@@ -81,8 +88,8 @@ def _entries(matrix: torch.Tensor):
 # Tables of results
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "results" / "polygons" / "paper.json"
-BLOCK = "results:polygons"
+RESULTS = ROOT / "results"
+GUESS = 0.2  # the largest class of digits is less
 
 TABLES_STYLE = """
 figure.table { margin: 1.5rem 0; }
@@ -131,30 +138,79 @@ def _markdown(head: tuple[str, ...], *rows: tuple[str, ...], texts: int = 1) -> 
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def results_block() -> str:
-    """The short table of the README: assignment loss of each model, and the paper's in brackets."""
+def _grids(experiment: str) -> tuple[Collection, dict[str, Grid]]:
+    """Its results, and its filled tables by title."""
     from fspool import report
     from fspool.experiments import find
     from fspool.report.tables import fill_all
 
-    results = report.collect(RESULTS)
+    results = report.collect(RESULTS / experiment / "paper.json")
+    return results, {grid.title: grid for grid in fill_all(find(experiment), results)}
+
+
+def _beside_the_paper(head: str, columns: dict[str, tuple[Grid, int]]) -> tuple[str, int]:
+    """What was measured, with the paper's numbers in brackets; the number of runs of a mean."""
+    lines, runs = [], 0
+    for row in zip(*(grid.rows for grid, _ in columns.values()), strict=True):
+        if row[0].measured:
+            chosen = zip(row, columns.values(), strict=True)
+            places = [part.places[i] for part, (_, i) in chosen]
+            paper = [place.published.split(" ±")[0] for place in places]
+            texts = (f"{p.value} ({text})" for p, text in zip(places, paper, strict=True))
+            lines.append((row[0].label, *texts))
+            runs = max(runs, *(place.runs for place in places))
+    return _markdown((head, *columns), *lines), runs
+
+
+def polygons_block() -> str:
+    """A short table of the README: assignment loss of each model."""
     title = "Linear assignment loss"
-    grid = next(grid for grid in fill_all(find("polygons"), results) if grid.title == title)
-    rows = [row for row in grid.rows if row.measured]
-    columns = [i for i in range(len(grid.columns)) if all(row.places[i].published for row in rows)]
-    table = _markdown(
-        ("points", *(grid.columns[i] for i in columns)),
-        *(
-            (row.label, *(f"{row.places[i].value} ({row.places[i].published})" for i in columns))
-            for row in rows
-        ),
+    grid = _grids("polygons")[1][title]
+    measured = [row for row in grid.rows if row.measured]
+    columns = {
+        column: (grid, i)
+        for i, column in enumerate(grid.columns)
+        if all(row.places[i].published for row in measured)
+    }
+    table, runs = _beside_the_paper("points", columns)
+    return (
+        f"{table}\n\n{title} in hundredths, less is better: the mean of {runs} runs, and in "
+        "brackets the number in the paper. All tables, with standard deviations: "
+        "[RESULTS.md](RESULTS.md)."
     )
-    runs = max(place.runs for row in rows for place in row.places)
-    caption = (
-        f"{title} in hundredths, less is better: the mean of {runs} runs, and in brackets the "
-        "number in the paper. All tables, with standard deviations: [RESULTS.md](RESULTS.md)."
+
+
+def digits_block() -> str:
+    """Another one: how many digits each pool tells apart."""
+    results, grids = _grids("mnist-classification")
+    columns = {}
+    for noise in ("0.00", "0.05"):
+        grid = grids[f"Accuracy after 1 and 10 epochs, noise {noise}, batches of 8"]
+        for epochs in ("1 epoch", "10 epochs"):
+            column = grid.columns.index(f"{epochs.split()[0]} random")
+            columns[f"noise {noise}, {epochs}"] = grid, column
+    table, runs = _beside_the_paper("pool", columns)
+    stuck = "; ".join(_stuck(results.of("mnist-classification")))
+    return (
+        f"{table}\n\nPer cent of the test digits, trained from scratch: the mean of {runs} runs, "
+        "and in brackets the number in the paper. Some runs never learn ([why](docs/mnist.md)), "
+        f"and are in the means; after 10 epochs: {stuck}."
     )
-    return f"{table}\n\n{caption}"
+
+
+def _stuck(cells: dict[str, Record]) -> Iterator[str]:
+    from fspool.experiments.mnist import POOL_NAMES
+
+    for noise in ("0.00", "0.05"):
+        for pool, label in POOL_NAMES.items():
+            found = cells[f"{pool}-random-s{noise}"].metrics["accuracy after 10"]
+            good = [accuracy for accuracy in found if accuracy >= GUESS]
+            if count := len(found) - len(good):
+                others = f"{100 * fmean(good):.1f}"
+                yield f"{count} of {label} with noise {noise} (the others have {others})"
+
+
+BLOCKS = {"polygons": polygons_block, "digits": digits_block}
 
 
 def filled(text: str, block: str, content: str) -> str:
@@ -167,7 +223,10 @@ def filled(text: str, block: str, content: str) -> str:
 
 
 def readme(path: Path = ROOT / "README.md") -> None:
-    path.write_text(filled(path.read_text(), BLOCK, results_block()))
+    text = path.read_text()
+    for name, block in BLOCKS.items():
+        text = filled(text, f"results:{name}", block())
+    path.write_text(text)
 
 
 # --------------------------------------------------------------------------------------------------

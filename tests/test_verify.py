@@ -81,4 +81,4 @@ def test_what_is_made_or_set_may_stand(text):
 
 def test_a_readme_without_its_block_is_refused():
     with pytest.raises(SystemExit, match="results:polygons"):
-        PICTURES["filled"]("# nothing here", PICTURES["BLOCK"], "table")
+        PICTURES["filled"]("# nothing here", "results:polygons", "table")
