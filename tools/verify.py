@@ -168,5 +168,5 @@ if __name__ == "__main__":
     for problem in found:
         print(problem)
     if found:
-        raise SystemExit(f"{len(found)} figures are not what the results give.")
+        raise SystemExit(f"Figures that are not what the results give: {len(found)}.")
     print(f"{len(pages(ROOT))} pages: every figure is what the results give.")
