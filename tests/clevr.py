@@ -2,6 +2,7 @@
 
 import functools
 import json
+import random
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from fspool.data.clevr import Scenes, blocks, compact
 from fspool.data.clevr.programs import FUNCTIONS
+from fspool.data.clevr.questions import Asker
 from fspool.data.clevr.scene_files import read_scenes
+from fspool.data.clevr.tables import tables
 from fspool.data.clevr.vocabulary import ATTRIBUTES, RELATIONS, VALUES
 
 
@@ -21,6 +24,13 @@ def block(count: int = 250, split: str = "train") -> blocks.Made:
 
 def scenes_of(made: blocks.Made) -> Scenes:
     return Scenes(**{name: torch.from_numpy(array) for name, array in made.scenes.items()})
+
+
+@functools.cache
+def asked():
+    """Every question of some scenes, with the table of its scene."""
+    asker = Asker(random.Random(0).random)
+    return [(table, found) for table in tables(scenes_of(block())) for found in asker.ask(table)]
 
 
 def records(made: blocks.Made) -> tuple[list[dict], list[dict]]:

@@ -23,9 +23,9 @@ from fspool.lab.several import Several
 from fspool.models.readout import PYG
 from fspool.report.markdown import markdown
 from fspool.report.page import page
-from fspool.report.tables import fill_all
 from fspool.storage import read_json, read_tensors
 
+from .grids import grids_of
 from .made_graphs import drawn, write_tu
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -366,7 +366,7 @@ def test_a_whole_experiment(finished, run):
     ):
         assert words in text
     found = report.collect(out)
-    tables = {grid.title: grid for grid in fill_all(EXPERIMENT, found)}
+    tables = grids_of(EXPERIMENT, found)
     grid = tables["Accuracy, molecules and proteins"]
     assert grid.columns == ["MUTAG"] and grid.rows[0].label == "GIN-FSPool"
     place = grid.rows[0].places[0]

@@ -1,60 +1,24 @@
-"""The report: what it reads, the rule of its verdicts, and that all its forms say the same."""
+"""What a report reads: folders of runs and compact files, whole and damaged."""
 
 from __future__ import annotations
 
-import io
-import json
 import math
-import re
-import statistics
 from dataclasses import replace
 from html import unescape
-from xml.etree import ElementTree
 
 import pytest
-import torch
-from rich.console import Console
 
 from fspool import report, storage
 from fspool.checks import UserError
 from fspool.experiments import find
-from fspool.experiments.experiment import Published, published
-from fspool.report import figures
-from fspool.report.grids import NONE, Grid, digits_for, show
+from fspool.report.grids import NONE
 from fspool.report.markdown import markdown
-from fspool.report.page import embed, page
-from fspool.report.tables import fill_all
-from fspool.report.verdicts import Sample, against_closed_form, against_published
+from fspool.report.page import page
 
 from .folders import PROVENANCE, flat, write_all, write_plan, write_run
+from .grids import grids_of, row_of, terminal
 
 POLYGONS = find("polygons")
-
-
-def terminal(collection) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    report.render_terminal(collection, console)
-    return console.file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """All models at three sizes."""
-    return report.collect(write_all(tmp_path_factory.mktemp("runs")))
-
-
-@pytest.fixture(scope="module")
-def whole_page(whole):
-    return page(whole)
-
-
-def grid_of(collection, title: str) -> Grid:
-    return next(grid for grid in fill_all(POLYGONS, collection) if grid.title == title)
-
-
-def row_of(grid: Grid, label: str):
-    return next(row for row in grid.rows if row.label == label)
-
 
 # --------------------------------------------------------------------------------------------------
 # Reading
@@ -105,7 +69,7 @@ def test_unfinished_and_missing_cells_are_named(tmp_path):
         "mlp-chamfer-n4: 0 of 3 runs are finished.",
         "random-n4: 0 of 3 runs are finished.",
     ]
-    row = row_of(grid_of(found, "Chamfer loss"), "MLP + Chamfer")
+    row = row_of(grids_of(POLYGONS, found)["Chamfer loss"], "MLP + Chamfer")
     assert [(place.value, place.published) for place in row.places] == [(NONE, "1.771")]
     for text in (terminal(found), markdown(found), unescape(page(found))):
         assert all(sentence in text for sentence in found.missing + found.unfinished)
@@ -157,7 +121,7 @@ def test_a_damaged_tensor_file_costs_its_figures_only(tmp_path):
     text = page(found)
     assert "the figures go without it" in text
     assert "they are not part of this report" in text
-    assert grid_of(found, "Chamfer loss").rows[0].places[0].value != NONE
+    assert grids_of(POLYGONS, found)["Chamfer loss"].rows[0].places[0].value != NONE
 
 
 def test_groups_of_other_settings_are_left_out(tmp_path):
@@ -248,11 +212,6 @@ def test_nothing_to_report_is_one_sentence(tmp_path):
         report.collect(tmp_path / "y.json")
 
 
-def test_runs_that_fill_no_table_are_a_sentence_too(whole, monkeypatch):
-    monkeypatch.setattr("fspool.report.terminal.fill_all", lambda *_: [])
-    assert "The finished runs fill no table yet; run more seeds" in terminal(whole)
-
-
 def test_a_place_where_nothing_can_be_written_is_one_sentence(tmp_path):
     write_run(tmp_path / "runs", "fspool-n4", [0], {"mse": [0.1]})
     found = report.collect(tmp_path / "runs")
@@ -267,185 +226,6 @@ def test_cells_come_in_the_order_of_their_numbers(tmp_path):
         write_run(tmp_path, f"fspool-n{n}", [0], {"mse": [0.1]})
     names = [record.name for record in report.collect(tmp_path)]
     assert names == ["fspool-n2", "fspool-n16", "fspool-n128"]
-
-
-# --------------------------------------------------------------------------------------------------
-# Verdicts
-
-
-@pytest.mark.parametrize(
-    ("values", "printed", "verdict"),
-    [
-        ((0.002, 0.002), "0.001", "level"),  # exactly one unit
-        ((0.0020001, 0.0020001), "0.001", "behind"),
-        ((0.0, 0.0), "0.001", "level"),
-        ((0.0, 0.0), "0.0011", "ahead"),  # eleven units
-        ((1.0, 3.0), "4.9", "level"),  # mean 2, standard deviation sqrt(2): 2.83 + 0.1 allowed
-        ((1.0, 3.0), "5.0", "ahead"),
-        ((1.0, 3.0), "-0.9", "level"),
-        ((1.0, 3.0), "-1.0", "behind"),
-        ((2.0,), "2.1", "level"),  # one run: nothing is known of its spread
-        ((2.0,), "2.2", "ahead"),
-        ((0.0, None), "5.0", "behind"),  # a run that diverged
-    ],
-)
-def test_verdict(values, printed, verdict):
-    assert against_published(Sample(values), Published.read(printed), trained=True) == verdict
-
-
-def test_what_is_not_trained_shares_its_error_with_the_published_evaluation():
-    sample = Sample((1.0, 3.0))  # 2 sqrt(2 + 2) + 0.1 = 4.1 allowed
-    near, far = Published.read("6.1"), Published.read("6.2")
-    assert against_published(sample, near, trained=False) == "level"
-    assert against_published(sample, far, trained=False) == "ahead"
-    assert against_published(sample, near, trained=True) == "ahead"
-
-
-def test_a_closed_form_is_compared_by_the_standard_error():
-    sample = Sample((1.0, 3.0))  # 2 sqrt(2) / sqrt(2) + 0.1 = 2.1 allowed
-    assert against_closed_form(sample, 4.1, digits=1) == "level"
-    assert against_closed_form(sample, 4.11, digits=1) == "below"
-    assert against_closed_form(sample, -0.11, digits=1) == "above"
-
-
-def test_every_published_number_has_a_place():
-    for table in POLYGONS.tables:
-        if table.published:
-            assert published(table.published).keys() == table.rows.keys()
-            for row in published(table.published).values():
-                assert row.keys() <= set(table.columns)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (100.3234, "100.323"),
-        (0.0104, "0.010"),
-        (0.00456, "0.0046"),
-        (0.000456, "0.00046"),
-        (0.0000456, "0.00005"),
-        (1e-9, "<0.00001"),
-        (0.0, "0.000"),
-        (math.inf, "∞"),
-        (-math.inf, "−∞"),
-    ],
-)
-def test_numbers_keep_two_digits(value, text):
-    assert show(value, digits_for(value, 3)) == text
-
-
-# --------------------------------------------------------------------------------------------------
-# Tables
-
-
-def test_values_of_a_table(tmp_path):
-    values = [0.0100, 0.0115, 0.0136]
-    write_run(tmp_path, "fspool-n4", [0, 1, 2], {"chamfer": values})
-    write_run(tmp_path, "random-n4", [0, 1, 2], {"chamfer": [0.195, 0.199, 0.203]})
-    grid = grid_of(report.collect(tmp_path), "Chamfer loss")
-    assert grid.columns == ["4"]
-    labels = [row.label for row in grid.rows]
-    assert labels == ["FSPool & FSUnpool", "Random", "Random, closed form"]
-    (place,) = grid.rows[0].places
-    assert place.value == f"{100 * statistics.mean(values):.3f}" == "1.170"
-    assert place.spread == f"{100 * statistics.stdev(values):.3f}" == "0.181"
-    assert (place.worst, place.runs, place.reached) == ("1.360", 3, "")
-    assert (place.published, place.verdict) == ("0.001", "behind")
-    assert (grid.rows[1].places[0].published, grid.rows[1].places[0].verdict) == ("19.866", "level")
-    assert (grid.rows[2].places[0].value, grid.rows[2].places[0].verdict) == ("19.937", "level")
-
-
-def test_only_tables_with_something_new(tmp_path):
-    write_all(tmp_path, (4, 16))
-    titles = [grid.title for grid in fill_all(POLYGONS, report.collect(tmp_path))]
-    assert titles[:4] == [
-        "Direct mean squared error",
-        "Chamfer loss",
-        "Linear assignment loss",
-        "The worst run of FSPool & FSUnpool",
-    ]
-    assert not any("hard sort" in title or "bypass" in title for title in titles)
-    write_run(tmp_path, "fspool-hard-n16", [0, 1, 2], flat(0.1))
-    grid = fill_all(POLYGONS, report.collect(tmp_path))[-1]
-    assert "hard sort" in grid.title
-    assert grid.columns == ["4", "16"]
-    row = row_of(grid, "hard")
-    assert [place.value for place in row.places] == [NONE, "10.000"]
-
-
-def test_runs_that_never_arrive(tmp_path):
-    curve = [{"step": 64, "loss": [1e-9] * 7 + [1.0] * 3}]
-    write_run(tmp_path, "fspool-n4", list(range(10)), {"mse": [0.0] * 10}, curve=curve)
-    never = [{"step": 64, "loss": [1.0] * 10}]
-    write_run(tmp_path, "mlp-chamfer-n4", list(range(10)), {"chamfer": [0.0] * 10}, curve=never)
-    found = report.collect(tmp_path)
-    grid = next(g for g in fill_all(POLYGONS, found) if g.title.startswith("Steps until"))
-    (place,) = row_of(grid, "FSPool & FSUnpool").places
-    assert (place.value, place.spread, place.reached) == ("64", "0", "7/10")
-    (place,) = row_of(grid, "MLP + Chamfer").places
-    assert (place.value, place.reached) == (NONE, "0/10")
-    assert "7/10 reached" in page(found)
-    assert "| reached | 7/10 |" in markdown(found)
-
-
-def test_a_diverged_run_shows(tmp_path):
-    write_run(tmp_path, "fspool-n4", [0, 1], {"mse": [0.0, None]})
-    grid = grid_of(report.collect(tmp_path), "Direct mean squared error")
-    (place,) = grid.rows[0].places
-    assert (place.value, place.reached, place.worst) == ("0.000", "1/2", "∞")
-    assert place.verdict == "behind"
-
-
-def test_the_worst_seed_is_reported(tmp_path):
-    write_run(tmp_path, "fspool-n4", [0, 1], {"mse": [1e-5, 9e-5]})
-    write_run(tmp_path, "fspool-n64", [0, 1], {"mse": [2e-5, 3e-5]})
-    grid = grid_of(report.collect(tmp_path), "The worst run of FSPool & FSUnpool")
-    assert grid.columns == ["4", "64"]
-    assert [place.value for place in grid.rows[0].places] == ["0.0090", "0.0030"]
-
-
-def test_verdicts_are_counted(tmp_path):
-    write_run(tmp_path, "fspool-n4", [0, 1], {"mse": [1e-5, 1e-5], "chamfer": [1.0, 1.0]})
-    write_run(tmp_path, "mlp-chamfer-n4", [0, 1], {"chamfer": [0.0, 0.0]})
-    sentence = (
-        "Beside the paper's 3 numbers for these cells: 1 level, 1 ahead, 1 behind. "
-        "FSPool & FSUnpool alone: 1 level, 1 behind."
-    )
-    found = report.collect(tmp_path)
-    assert sentence in terminal(found)
-    assert sentence in markdown(found)
-    assert sentence in unescape(page(found))
-
-
-def test_terminal_markdown_and_page_agree(whole, whole_page):
-    found = whole
-    plain = " ".join(terminal(found).split())
-    spaced, text = " ".join(markdown(found).replace("&lt;", "<").split()), unescape(whole_page)
-    for grid in fill_all(POLYGONS, found):
-        for row in grid.rows:
-            line = " ".join(place.value for place in row.places)
-            assert f"{row.label} {line}" in plain
-            joined = " ± ".join  # a Markdown cell has both
-            cells = [joined(filter(None, [place.value, place.spread])) for place in row.places]
-            assert f"| **{row.label}** | {' | '.join(cells)} |" in spaced
-            for place in row.places:
-                assert f'<span class="value">{place.value}</span>' in text
-            for word, of in (("±", "spread"), ("paper", "published"), ("verdict", "verdict")):
-                texts = [getattr(place, of) for place in row.places]
-                if all(texts):
-                    assert f"{word} {' '.join(texts)}" in plain
-                    assert of == "spread" or f"| {word} | {' | '.join(texts)} |" in spaced
-
-
-def test_a_narrow_terminal_cuts_no_number(tmp_path):
-    write_all(tmp_path, (2, 4, 8, 16, 32, 64))
-    found = report.collect(tmp_path)
-    console = Console(file=io.StringIO(), width=80)
-    report.render_terminal(found, console)
-    text = console.file.getvalue()
-    assert "…" not in text
-    for row in grid_of(found, "Direct mean squared error").rows:
-        assert all(place.value in text for place in row.places)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -555,103 +335,3 @@ def test_the_same_cell_in_two_files_counts_once(tmp_path):
     again = report.collect(tmp_path)
     assert len(again) == 1
     assert again.damaged == ["fspool-n4 is there twice; the second one is left out."]
-
-
-# --------------------------------------------------------------------------------------------------
-# Markdown and the page
-
-
-def test_how_it_was_made_is_said(tmp_path):
-    write_all(tmp_path, (4,))
-    write_plan(tmp_path, ["fspool-n4"], seeds=3, preset="paper")
-    text = markdown(report.collect(tmp_path))
-    assert "4 cells, 12 runs; added up, they took 55 seconds on A machine with torch 2.13.0" in text
-    assert "at commit 0123456789ab, 2026-01-02." in text
-    assert "Made by `fspool run polygons --preset paper --seeds 3`." in text
-
-
-def test_every_command_is_named_with_the_cells_and_settings_it_asked_for(tmp_path):
-    write_all(tmp_path, (4,))
-    options = {"": 3, "--only 'fspool-n*' --set steps=64": 5}
-    plan = {"experiment": "polygons", "preset": "paper", "seeds": 5, "cells": ["fspool-n4"]}
-    storage.write_json(tmp_path / "plan.json", plan | {"options": options})
-    found = report.collect(tmp_path)
-    report.compact(found, tmp_path / "small.json")
-    for each in (found, report.collect(tmp_path / "small.json")):
-        assert markdown(each).split("Made by ")[1].split(".\n")[0] == (
-            "`fspool run polygons --preset paper --seeds 3` and "
-            "`fspool run polygons --preset paper --seeds 5 --only 'fspool-n*' --set steps=64`"
-        )
-
-
-def test_names_cannot_become_markup(tmp_path):
-    evil = '<img src=x onerror="alert(1)">|&amp;`*'
-    write_all(tmp_path, (4,))
-    write_run(tmp_path, evil, [0], {"mse": [0.1]}, provenance=PROVENANCE | {"device": evil})
-    write_run(tmp_path, evil + "2", [0], {}, finished=False)
-    found = report.collect(tmp_path)
-    text = page(found)
-    assert "<img" not in text
-    assert "&lt;img src=x onerror=&quot;alert(1)&quot;&gt;|&amp;amp;`*" in text
-    gap = markdown(found).split("## What is missing")[1]
-    assert "<img" not in gap
-    assert "\\|&amp;amp;\\`\\*" in gap
-    assert evil + "2/seeds-0-0" in terminal(found)
-
-
-def test_data_cannot_end_the_script(tmp_path):
-    text = embed({"name": "</script><!--&\u2028"})
-    assert not set("<>&\u2028") & set(text)
-    assert json.loads(text) == {"name": "</script><!--&\u2028"}
-
-
-def test_the_page_needs_nothing_else(whole_page):
-    text = whole_page
-    assert len(text.encode()) < 3_000_000
-    assert set(re.findall(r"https?://[^\"' ]+", text)) <= {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
-    assert not re.findall(r"<(?:link|img|iframe)\b|@import|url\((?!#)", text)
-    identities = re.findall(r'\bid="([^"]+)"', text)
-    assert len(identities) == len(set(identities))
-
-
-def test_figures_are_whole_and_follow_the_page(whole):
-    records = whole.of("polygons")
-    panels = [
-        *figures.loss_curves(records),
-        *figures.slots_by_angle(records, 2, error=True),
-        *figures.slots_by_angle(records, 4),
-        *figures.reconstructions(records, 16),
-        *figures.weight_functions(records["fspool-n16"]),
-    ]
-    assert len(panels) == 3 + 3 + 3 + 3 + 2
-    for _, picture in panels:
-        ElementTree.fromstring(picture)
-        assert 'role="img"' in picture
-        assert "var(--" in picture
-        assert figures.INK not in picture
-    assert figures.weight_functions(records["fspool-n16"]) == panels[-2:]  # the same every time
-
-
-def test_a_page_without_run_folders_says_so(tmp_path):
-    write_all(tmp_path / "runs", (8,))
-    report.compact(report.collect(tmp_path / "runs"), tmp_path / "polygons.json")
-    text = page(report.collect(tmp_path / "polygons.json"))
-    assert "they are not part of this report" in text
-    assert 'id="slider"' not in text
-    assert "<h2>Training</h2>" in text
-    assert "<h2>Reconstructions</h2>" not in text
-
-
-def test_a_compact_file_keeps_the_turning_square(tmp_path):
-    write_all(tmp_path / "runs", (4,))
-    found = report.collect(tmp_path / "runs")
-    report.compact(found, tmp_path / "polygons.json")
-    again = report.collect(tmp_path / "polygons.json")
-    assert 'id="slider"' in page(again)
-    full, kept = (c.of("polygons")["fspool-n4"].arrays["sweep"] for c in (found, again))
-    step = len(full) // len(kept)
-    assert len(kept) == min(len(full), 360) and len(full) == step * len(kept)
-    torch.testing.assert_close(kept, full[::step], rtol=0, atol=5.1e-4)

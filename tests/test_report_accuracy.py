@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from dataclasses import replace
 from html import unescape
 
 import pytest
-from rich.console import Console
 from scipy.stats import ttest_ind
 
 from fspool import report
@@ -19,21 +17,17 @@ from fspool.experiments.polygons import Polygons
 from fspool.report.grids import NONE
 from fspool.report.markdown import markdown
 from fspool.report.page import page
-from fspool.report.tables import fill_all
 from fspool.report.verdicts import Sample, against_closed_form, against_published
 from fspool.report.welch import compare, p_value, show_p
 
 from . import digits as fake
+from .grids import grids_of, row_of, terminal
 
 WELCH = "Welch test, FSPool against the best other"
 
 
-def grids_of(experiment, out) -> dict:
-    return {grid.title: grid for grid in fill_all(experiment, report.collect(out))}
-
-
-def row_of(grid, label: str):
-    return next(row for row in grid.rows if row.label == label)
+def grids_in(experiment, out) -> dict:
+    return grids_of(experiment, report.collect(out))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -200,7 +194,7 @@ def filled(digits, tmp_path):
 
 
 def test_values_of_a_table_of_accuracies(filled):
-    grid = grids_of(*filled)["Accuracy"]
+    grid = grids_in(*filled)["Accuracy"]
     places = row_of(grid, "FSPool").places
     assert [place.value for place in places] == ["83.0", "90.0", "84.0"]
     assert [place.worst for place in places] == ["82.0", "85.0", "84.0"]
@@ -225,18 +219,18 @@ def test_what_is_read_on_the_way_is_judged_however_long_a_run_goes_on(steps, kno
 
 
 def _first_place(experiment, out):
-    return grids_of(experiment, out)["Accuracy"].rows[0].places[0]
+    return grids_in(experiment, out)["Accuracy"].rows[0].places[0]
 
 
 def test_the_worst_run_is_the_smallest_and_says_so(filled):
-    grid = grids_of(*filled)["The worst run of FSPool"]
+    grid = grids_in(*filled)["The worst run of FSPool"]
     assert grid.note == "The smallest value among 3 runs. In %; more is better."
     assert [place.value for place in grid.rows[0].places] == ["82.0", "85.0", "84.0"]
 
 
 def test_a_diverged_run_is_the_worst(digits, tmp_path):
     fake.write(tmp_path, "fspool-frozen", [82.0, None])
-    (place,) = grids_of(digits, tmp_path)["The worst run of FSPool"].rows[0].places
+    (place,) = grids_in(digits, tmp_path)["The worst run of FSPool"].rows[0].places
     assert place.value == "−∞"
 
 
@@ -252,12 +246,12 @@ def test_tables_that_cannot_stand_together_have_their_own_worst_runs(digits, tmp
     fake.write(tmp_path, "fspool-frozen", [82.0, 83.0])
     fake.write(tmp_path, "fspool-late", [70.0, 71.0])
     alike = replace(fake.table(), title="Again", rows={"FSPool": 3 * late.rows["FSPool"]})
-    grids = grids_of(fake.experiment(fake.table(), late, alike), tmp_path)
+    grids = grids_in(fake.experiment(fake.table(), late, alike), tmp_path)
     assert list(grids)[2:] == [
         "The worst run of FSPool: Accuracy",
         "The worst run of FSPool: After 100 epochs",
     ]
-    grids = grids_of(fake.experiment(fake.table(), alike), tmp_path)
+    grids = grids_in(fake.experiment(fake.table(), alike), tmp_path)
     assert list(grids)[2:] == ["The worst run of FSPool"]
     assert [row.label for row in grids["The worst run of FSPool"].rows] == ["Accuracy", "Again"]
 
@@ -265,7 +259,7 @@ def test_tables_that_cannot_stand_together_have_their_own_worst_runs(digits, tmp
 def test_the_test_stands_under_the_table_in_every_form(filled):
     experiment, out = filled
     found = report.collect(out)
-    row = fill_all(experiment, found)[0].rows[-1]
+    row = grids_of(experiment, found)["Accuracy"].rows[-1]
     assert (row.label, row.measured) == (WELCH, False)
     assert [(place.value, place.against) for place in row.places] == [
         ("p = 0.003", "Sum"),
@@ -275,9 +269,7 @@ def test_the_test_stands_under_the_table_in_every_form(filled):
     assert f"| **{WELCH}** | p = 0.003 (Sum) | p = 0.17 (Mean, better mean) | – |" in markdown(
         found
     )
-    console = Console(file=io.StringIO(), width=200)
-    report.render_terminal(found, console)
-    plain = " ".join(console.file.getvalue().split())
+    plain = " ".join(terminal(found).split())
     assert f"{WELCH} p = 0.003 p = 0.17 – best other Sum Mean, better mean" in plain
     text = unescape(page(found))
     assert '<span class="value">p = 0.003</span><span class="against">(Sum)</span>' in text
@@ -286,12 +278,12 @@ def test_the_test_stands_under_the_table_in_every_form(filled):
 
 def test_a_test_is_made_only_where_it_is_asked_for(filled):
     _, out = filled
-    grid = grids_of(fake.experiment(fake.table(welch=False)), out)["Accuracy"]
+    grid = grids_in(fake.experiment(fake.table(welch=False)), out)["Accuracy"]
     assert [row.label for row in grid.rows] == list(fake.POOLS)
 
 
 def test_what_is_not_trained_is_no_rival(digits, tmp_path):
     fake.write(tmp_path, "fspool-frozen", [82.0, 83.0])
     fake.write(tmp_path, "sum-frozen", [99.0, 99.5], steps=0)
-    assert row_of(grids_of(digits, tmp_path)["Accuracy"], "Sum").places[0].value == "99.2"
-    assert [row.label for row in grids_of(digits, tmp_path)["Accuracy"].rows] == ["FSPool", "Sum"]
+    assert row_of(grids_in(digits, tmp_path)["Accuracy"], "Sum").places[0].value == "99.2"
+    assert [row.label for row in grids_in(digits, tmp_path)["Accuracy"].rows] == ["FSPool", "Sum"]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import re
 from html import unescape
 
 import pytest
-from rich.console import Console
 
 from fspool import report, storage
 from fspool.experiments import EXPERIMENTS
@@ -19,6 +17,7 @@ from fspool.report.parts import Parts
 
 from . import digits as fake
 from .folders import PROVENANCE, flat, write_all, write_plan, write_run
+from .grids import terminal
 
 TITLES = ["Rotating polygons: reconstruct the corners of a regular polygon", "Digits as sets"]
 
@@ -79,9 +78,8 @@ def test_markdown_has_a_section_for_each(both):
 
 
 def test_the_terminal_has_both(both):
-    console = Console(file=io.StringIO(), width=200)
-    report.render_terminal(both, console)
-    places = [console.file.getvalue().index(title) for title in (*TITLES, "In %; more is better.")]
+    text = terminal(both)
+    places = [text.index(title) for title in (*TITLES, "In %; more is better.")]
     assert places == sorted(places)
 
 
