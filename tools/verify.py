@@ -119,7 +119,7 @@ def quotes() -> Iterator[tuple[str, str]]:
     from fspool.experiments.experiment import published
 
     there = [title for name, title in TITLES.items() if (ROOT / "results" / name).is_dir()]
-    yield "README.md", f"results so far of {' and of '.join(there)}"
+    yield "README.md", f"results so far of {', '.join(there)}"
     printed = published("polygons.chamfer")["FSPool & FSUnpool"].values()
     largest = max(printed, key=lambda number: number.value).text
     yield (
