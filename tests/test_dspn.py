@@ -220,6 +220,17 @@ def test_the_exact_implicit_gradient_is_the_unrolled_one(pool):
     assert torch.cosine_similarity(*flat, 0) > 0.5  # the default, one product, points the same way
 
 
+def test_what_the_exact_gradient_does_not_have_is_a_sentence():
+    """Its own derivative would silently lack a part."""
+    model, z = settled("sum", steps=3)
+    model.exact = True
+    with pytest.raises(ValueError, match="expected exact=False there[.]$"):
+        torch.autograd.grad(model(z).sum(), z, create_graph=True)
+    for transform in (torch.func.grad(lambda z: model(z).sum()), torch.func.vmap(model)):
+        with pytest.raises(ValueError, match="^exact is True, and z is inside of vmap, grad"):
+            transform(z.detach().expand(2, *z.shape))
+
+
 def test_the_default_has_one_pass_of_memory_whatever_the_steps():
     def kept(steps):
         model = ImplicitDSPN(encoder(), 2, 4, iterations=steps).double()
@@ -307,6 +318,15 @@ def test_bytes_replicas_and_precision_of_images():
     rough = together(images)
     assert rough.dtype == torch.float32
     assert (rough - expected).norm() < 0.2 * expected.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_an_image_encoder_of_another_dtype_works_in_it(dtype):
+    model, images = ImageEncoder(32, 8, "tiny"), torch.rand(4, 3, 32, 32)
+    expected = copy.deepcopy(model)(images)
+    found = model.to(dtype)(images.to(dtype))
+    assert found.dtype == dtype
+    assert (found - expected).norm() < 0.2 * expected.norm()
 
 
 # --------------------------------------------------------------------------------------------------

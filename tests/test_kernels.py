@@ -307,6 +307,72 @@ def test_relaxed_gradients_are_those_of_the_definition(n, kind, temperature, how
             assert_same(got, exact, f"{name} {key}", 1e-8)
 
 
+@pytest.mark.parametrize("how", ["walking", "stored"])
+@pytest.mark.parametrize(
+    "kind, n, temperature, tolerance",
+    [
+        ("random", 342, 1e-3, 1e-4),
+        ("far", 342, 1e-3, 2e-3),  # far from 0: x itself has few digits of its differences
+        ("three", 342, 1.0, 1e-4),
+        ("three", 342, 1e-3, 1e-5),
+        ("equal", 300, 1e-3, 1e-5),
+    ],
+)
+def test_relaxed_gradients_in_float32_keep_their_digits(
+    kind, n, temperature, tolerance, how, request
+):
+    """At ties, far from 0, nearly hard: what should cancel there is multiplied by n / tau."""
+    if how == "walking":
+        request.getfixturevalue("walking")
+    x = {
+        "random": torch.randn(2, n, 4),
+        "far": 10 + torch.randn(2, n, 4),
+        "three": torch.tensor([0.1, 0.7, 1.3])[torch.randint(3, (2, n, 4))],
+        "equal": torch.full((2, n, 4), 10.1),
+    }[kind]
+    weight = torch.randn(4, 5)
+
+    def slope(x, weight):
+        x = x.clone().requires_grad_()
+        y = pool_function(x, weight, temperature=temperature)
+        return torch.autograd.grad(y.square().sum(), x)[0]
+
+    exact = by_definition(lambda: slope(x.double(), weight.double()))
+    assert relative_error(slope(x, weight), exact) < tolerance
+
+
+@pytest.mark.parametrize("how", ["walking", "stored", "definition"])
+def test_only_differences_matter_to_a_relaxed_sort(how, request):
+    """Times of one second, as seconds since 1970; and temperatures from which logits overflow."""
+    if how == "walking":
+        request.getfixturevalue("walking")
+
+    def order(x, temperature):
+        def make():
+            return relaxed_sort(x, temperature=temperature, return_order=True)
+
+        return by_definition(make) if how == "definition" else make()
+
+    times = torch.randint(1 << 20, (1, 100, 1)).double() / (1 << 20)
+    v = torch.randn(1, 100, 1, dtype=torch.float64)
+    near, far = (order(x, 1e-3)[1].unsort(v) for x in (times, times + 1.7e9))
+    torch.testing.assert_close(far, near, rtol=0, atol=1e-9)
+    x = 1e10 * torch.randn(1, 5, 1, dtype=torch.float64)
+    if how != "definition":
+        assert torch.equal(order(x, 1e-305)[0], x.sort(1, descending=True).values)
+
+
+def test_numpy_raises_nothing_whatever_it_was_told():
+    """Infinite gradients are usual where losses are scaled."""
+    weight = torch.tensor([[1.0, 0.0]]).expand(3, 2)
+    with np.errstate(all="raise"):
+        for sets in (4, 600):
+            x = torch.randn(sets, 30, 3, requires_grad=True)
+            (dx,) = torch.autograd.grad(pool_function(x, weight), x, torch.full((sets, 3), INF))
+            assert dx.isinf().any()
+            assert pool_function(1e-20 * x, 1e-25 * weight).isfinite().all()
+
+
 @pytest.mark.usefixtures("walking")
 @pytest.mark.parametrize("layout", NAMES[:3])
 @pytest.mark.parametrize("kind", ["random", "ties", "equal"])

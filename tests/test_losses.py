@@ -155,6 +155,25 @@ def test_chamfer_compiles_and_keeps_its_gradient():
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.parametrize("sizes", [(4, 5), (40, 33)])
+def test_the_assignment_compiles_and_exports(sizes):
+    a, b = (torch.randn(2, size, 2) for size in sizes)
+    a.requires_grad_()
+    expected = assignment(a, b)
+    compiled = torch.compile(assignment, fullgraph=True, backend="aot_eager")(a, b)
+    torch.testing.assert_close(compiled, expected)
+    gradients = [torch.autograd.grad(value.sum(), a)[0] for value in (compiled, expected)]
+    torch.testing.assert_close(*gradients)
+
+    class Model(torch.nn.Module):
+        def forward(self, a, b):
+            return assignment(a, b)
+
+    exported = torch.export.export(Model(), (a.detach(), b)).module()
+    torch.testing.assert_close(exported(a.detach(), b), expected.detach())
+    assert assignment(a.to("meta"), b.to("meta")).shape == (2,)
+
+
 GOOD = {"a": torch.zeros(2, 3, 2), "b": torch.zeros(2, 4, 2)}
 
 

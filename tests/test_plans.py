@@ -25,7 +25,13 @@ def test_a_plan_alone_is_written_as_it_is(tmp_path):
 
 def test_plans_for_one_folder_are_joined(tmp_path):
     found = written(tmp_path, PLAN, OTHER, PLAN | {"seeds": 1, "options": {"": 1}})
-    assert found == PLAN | {"seeds": 3, "cells": ["a", "b", "c"], "options": {"": 2, "--only c": 3}}
+    options = {"": 2, "--only c": 3}
+    assert found == PLAN | {
+        "seeds": 3,
+        "cells": ["a", "b", "c"],
+        "options": options,
+        "runs": {"a": 2},
+    }
 
 
 def test_options_whose_runs_were_all_overwritten_are_forgotten(tmp_path):
@@ -36,11 +42,29 @@ def test_options_whose_runs_were_all_overwritten_are_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "before", [{}, {"cells": 3}, PLAN | {"options": []}, PLAN | {"preset": "q"}], ids=str
+    "before", [{}, {"cells": 3}, PLAN | {"options": []}, PLAN | {"cells": []}], ids=str
 )
-def test_a_plan_of_another_kind_or_form_is_replaced(tmp_path, before):
+def test_a_plan_of_another_form_is_replaced(tmp_path, before):
     write_plan(tmp_path, before, False)
     assert written(tmp_path, PLAN) == PLAN
+
+
+@pytest.mark.parametrize("other", [{"preset": "q"}, {"experiment": "f"}], ids=str)
+def test_a_plan_of_another_preset_is_kept(tmp_path, other):
+    """A report of both would say of one of them what is missing, and how it was made."""
+    other = PLAN | other
+    with pytest.raises(UserError, match="is for e --preset p, and this is .*; choose another"):
+        written(tmp_path, PLAN, other)
+    assert written(tmp_path) == PLAN
+    assert written(tmp_path, other, overwrite=True) == other
+
+
+def test_each_cell_has_the_runs_that_were_asked_for(tmp_path):
+    few = PLAN | {"cells": ["c", "a"], "seeds": 1, "options": {"--only c": 1}}
+    many = few | {"seeds": 5, "options": {"--only c": 5}, "cells": ["c"]}
+    assert written(tmp_path, PLAN, few)["runs"] == {"c": 1}
+    found = written(tmp_path, many)
+    assert (found["seeds"], found["runs"]) == (5, {"a": 2, "b": 2})
 
 
 def test_a_damaged_plan_is_set_aside_with_a_word(tmp_path):

@@ -3,6 +3,7 @@
 import copy
 import doctest
 import importlib
+import io
 import pkgutil
 
 import numpy as np
@@ -196,6 +197,53 @@ def test_export_runs_without_the_package(temperature, packed):
     assert not any("fspool" in str(node.target) for node in program.graph.nodes)
 
 
+class Encoder(nn.Module):
+    """Vectors and orders, for a decoder that is exported apart."""
+
+    def __init__(self, how, temperature):
+        super().__init__()
+        self.how, self.pool = how, fspool.FSPool(3, knots=4, temperature=temperature)
+
+    def forward(self, x, rows=None):
+        keywords = {} if rows is None else {self.how: rows}
+        return self.pool(x, return_order=True, **keywords)
+
+
+def saved(program):
+    """As it comes back from a file, by torch's reader of weights alone."""
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file).module()
+
+
+@temperatures
+@pytest.mark.parametrize("how", ["full", "sizes", "mask", "offsets"])
+def test_encoder_and_decoder_exported_apart_and_saved(temperature, how, monkeypatch):
+    """For any number of sets: the order goes from one to the other."""
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
+    encoder, decoder = Encoder(how, temperature), fspool.FSUnpool(3, knots=4)
+    given = {
+        "full": [(torch.randn(count, 6, 3),) for count in (3, 5)],
+        "sizes": [(torch.randn(len(s), 6, 3), torch.tensor(s)) for s in ([6, 1, 3], [2, 0, 6, 6])],
+        "mask": [(torch.randn(count, 6, 3), torch.rand(count, 6) > 0.4) for count in (3, 5)],
+        "offsets": [
+            (torch.randn(s[-1], 3), torch.tensor(s)) for s in ([0, 2, 2, 9], [0, 3, 4, 4, 8])
+        ],
+    }[how]
+    changes = torch.export.Dim.AUTO
+    shapes = tuple({0: changes} for _ in given[0])
+    exported = saved(torch.export.export(encoder, given[0], dynamic_shapes=shapes))
+    y, order = encoder(*given[0])
+    apart = saved(torch.export.export(decoder, (y.detach(), order.detach())))
+    torch.testing.assert_close(apart(y, order.detach()), decoder(y, order))
+    y, order = exported(*given[1])
+    exact, known = encoder(*given[1])
+    torch.testing.assert_close(y, exact)
+    torch.testing.assert_close(decoder(y, order), decoder(exact, known))
+    assert repr(order) == repr(known)
+
+
 @temperatures
 @pytest.mark.parametrize("how", ["full", "sizes", "mask", "offsets"])
 def test_onnx(temperature, how, tmp_path):
@@ -350,6 +398,29 @@ def test_an_order_keeps_its_temperature_when_the_schedule_goes_on(n):
     before = order.unsort(x)
     decay.step()
     assert torch.equal(order.unsort(x), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_modules_keep_their_temperature(dtype):
+    """float16 takes 1e-8 for 0."""
+    pool = fspool.FSPool(3, temperature=1e-8).to(dtype)
+    assert float(pool.temperature) == pytest.approx(1e-8)
+    assert pool(torch.randn(2, 4, 3, dtype=dtype)).dtype == dtype
+    decay = fspool.nn.TemperatureDecay(pool, end=1e-9, steps=1)
+    decay.step()
+    assert float(pool.temperature) == pytest.approx(1e-9)
+
+
+def test_a_temperature_without_a_value_is_refused():
+    with torch.device("meta"), pytest.raises(ValueError, match="meta tensor.*pass a number"):
+        fspool.FSPool(3, temperature=torch.tensor(0.5))
+
+
+def test_a_temperature_that_was_given_later_stays():
+    pool = fspool.FSPool(3)
+    pool.temperature = torch.tensor(0.5)
+    pool.reset_parameters()
+    assert repr(pool) == "FSPool(dim=3, knots=20, temperature=0.5)"
 
 
 def test_deferred_initialisation():

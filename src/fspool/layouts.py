@@ -112,7 +112,7 @@ class Padded:
         order = invert(ranks.long())
         return order if self.full else order.masked_fill(~self.ranks_inside, -1)
 
-    def pad(self, x: Tensor) -> Tensor:
+    def pad(self, x: Tensor, length: int | None = None) -> Tensor:
         return x
 
     def unpad(self, x: Tensor) -> Tensor:

@@ -27,6 +27,8 @@ def read_weight(weight: Tensor, dim: int, sets: Sets, beside: str, device: torch
         hint = ""
         if weight.ndim == 2 and sets.layout == "padded" and sets.replicas:
             hint = f", or {beside}.flatten(0, 1) where both of its first axes are of the batch"
+        elif weight.ndim == 2 and sets.layout == "packed" and sets.replicas:
+            hint = f"; packed {beside} is (T, D), and padded {beside} goes with sizes, not offsets"
         raise ValueError(
             f"weight has shape {tuple(weight.shape)}; expected {form} to fit {beside}, "
             f"which has {dim} features{hint}."

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..checks import INTEGERS, check_floating
-from ..layouts import Sets, is_traced
+from ..layouts import Packed, Padded, Sets, is_traced
 from .by_rank import from_ranks, to_ranks
 from .relaxed_sort import apply, apply_transposed, permutation
 
@@ -163,24 +163,51 @@ class Order:
 
 _OWN = ("ranks", "values", "normaliser", "temperature", "p")
 _OF_SETS = ("mask", "lengths", "offsets", "ragged")
+_KINDS = {kind.__name__: kind for kind in (Padded, Packed)}
 
 
-def _flatten(order: Order):
+Context = tuple[str, tuple[str, ...], bool]  # kind of sets, names of the leaves, replicas
+
+
+def _flatten_with_keys(order: Order) -> tuple[list, Context]:
     """Only the tensors that are there are leaves; the rest describes them."""
     tensors = {name: getattr(order, name) for name in _OWN}
     tensors |= {name: getattr(order.sets, name, None) for name in _OF_SETS}
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    sets = order.sets
-    context = (type(sets), tuple(tensors), sets.shape, sets.replicas)
-    return list(tensors.values()), context
+    context = type(order.sets).__name__, tuple(tensors), order.sets.replicas
+    return [(pytree.GetAttrKey(name), tensor) for name, tensor in tensors.items()], context
 
 
-def _unflatten(leaves, context) -> Order:
-    kind, names, shape, replicas = context
+def _flatten(order: Order) -> tuple[list, Context]:
+    leaves, context = _flatten_with_keys(order)
+    return [tensor for _, tensor in leaves], context
+
+
+def _unflatten(leaves, context: Context) -> Order:
+    kind, names, replicas = context
     tensors = dict(zip(names, leaves, strict=True))
-    device = getattr(tensors["ranks"], "device", None)
+    ranks = tensors["ranks"]
+    shape = tuple(getattr(ranks, "shape", (0, 0, 0)))  # a leaf may be anything, such as None
+    if kind == "Packed":
+        batch = getattr(tensors["offsets"], "shape", (1,))[-1] - 1
+        shape = shape[0], batch, shape[1]
     own = {name: tensors.pop(name) for name in _OWN if name in tensors}
-    return Order(kind(shape, device, replicas=replicas, **tensors), **own)
+    device = getattr(ranks, "device", None)
+    return Order(_KINDS[kind](shape[:3], device, replicas=replicas, **tensors), **own)
 
 
-pytree.register_pytree_node(Order, _flatten, _unflatten, serialized_type_name="fspool.Order")
+def _load_context(dumped: list) -> Context:
+    kind, names, replicas = dumped
+    return kind, tuple(names), replicas
+
+
+pytree.register_pytree_node(
+    Order,
+    _flatten,
+    _unflatten,
+    serialized_type_name="fspool.Order",
+    to_dumpable_context=list,
+    from_dumpable_context=_load_context,
+    flatten_with_keys_fn=_flatten_with_keys,
+)
+torch.serialization.add_safe_globals([Order, Padded, Packed])  # tensors, numbers and names

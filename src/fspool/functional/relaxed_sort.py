@@ -101,7 +101,8 @@ def apply(order: Order, v: Tensor) -> Tensor:
     """P v, both indexed by rank."""
     operator = fastest("relaxed_sort", v)
     if operator is None or order.normaliser is None:
-        p, v = _stored(order), order.sets.pad(v).unsqueeze(-3)
+        p = _stored(order)
+        v = order.sets.pad(v, p.shape[-2]).unsqueeze(-3)
         return order.sets.unpad((p * v.to(p.dtype)).sum(-2))
     return operator(order.values, v.to(order.values.dtype), *_parameters(order))[0]
 
@@ -110,7 +111,8 @@ def apply_transposed(order: Order, v: Tensor) -> Tensor:
     """P^T v, both indexed by rank."""
     operator = fastest("relaxed_unsort", v)
     if operator is None or order.normaliser is None:
-        p, v = _stored(order), order.sets.pad(v).unsqueeze(-2)
+        p = _stored(order)
+        v = order.sets.pad(v, p.shape[-2]).unsqueeze(-2)
         return order.sets.unpad((p * v.to(p.dtype)).sum(-3))
     return operator(order.values, v.to(order.values.dtype), *_parameters(order))
 
@@ -150,6 +152,7 @@ def permutation_definition(s: Tensor, temperature: Tensor, count: Tensor | None 
     valid = None if count is None else index < count  # (..., N, 1)
     if valid is not None:
         s = s.masked_fill(~valid, 0)
+    s = s - s[..., :1, :].detach()  # only differences matter
     distance = (s.unsqueeze(-2) - s.unsqueeze(-3)).abs()
     if valid is not None:
         distance = distance.masked_fill(~valid.unsqueeze(-3), 0)

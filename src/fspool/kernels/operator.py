@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..functional import dispatch
+from .cpu.chunks import quiet
 
 SETS = "Tensor? mask, Tensor? lengths, Tensor? offsets"
 SHARED = {"offsets": 1, "temperature": 0}  # axes of tensors where they have no replica axis
@@ -34,7 +35,7 @@ def operator(
     """
     full = f"fspool::{name}"
     torch.library.define(full, schema, tags=torch.Tag.pt2_compliant_tag)
-    torch.library.impl(full, "CPU", cpu)
+    torch.library.impl(full, "CPU", quiet(cpu))
     torch.library.register_fake(full, fake)
     op = getattr(torch.ops.fspool, name).default
     torch.library.register_vmap(full, _fold(op))

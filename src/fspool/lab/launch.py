@@ -30,6 +30,7 @@ from .runs import (
     State,
     differing,
     folder_name,
+    mark_of,
     other_configuration,
     seeds_of,
 )
@@ -69,8 +70,10 @@ class Job:
     @property
     def finished(self) -> bool:
         """Is there a result of just this configuration? Looks, and changes nothing."""
-        found = [_look(self.path / name) for name in ("config.json", "result.json")]
-        return None not in found and not differing(found[0], self.config)
+        config, result = (_look(self.path / name) for name in ("config.json", "result.json"))
+        if config is None or result is None or differing(config, self.config):
+            return False
+        return result.get("config", mark_of(config)) == mark_of(config)
 
 
 @dataclass(frozen=True)

@@ -12,30 +12,54 @@ from ..storage import read_json, read_or_set_aside, write_json
 
 
 def write_plan(out: Path, plan: dict, overwrite: bool, say: Callable[[str], None] = print) -> None:
-    """What was asked for, so far, so that a report can say what is missing, and how it was made."""
+    """What was asked for, so far, so that a report can say what is missing, and how it was made.
+
+    A folder is for one preset of one experiment.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(out / "plan.json"):
             before = read_or_set_aside(out / "plan.json", read_json, say)
+            kind, joined = _kind(plan), plan
             with suppress(AttributeError, KeyError, TypeError, ValueError):  # it may be of any form
-                if before and all(before[key] == plan[key] for key in ("experiment", "preset")):
-                    plan = plan | _joined(before, plan, overwrite)
+                joined, kind = plan | _joined(before, plan, overwrite), _kind(before)
+            if kind == _kind(plan):
+                plan = joined
+            elif not overwrite:
+                raise UserError(  # a report would know of one of two plans
+                    f"{out} is for {kind}, and this is {_kind(plan)}; choose another --out, or "
+                    "pass --overwrite."
+                )
             write_json(out / "plan.json", plan)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"out is {str(out)!r}, where nothing can be written: {reason}.") from None
 
 
+def _kind(plan: dict) -> str:
+    return f"{plan['experiment']} --preset {plan['preset']}"
+
+
 def _joined(before: dict, plan: dict, overwrite: bool) -> dict:
     """Two plans for one folder as one."""
-    seeds = max(plan["seeds"], before["seeds"])
+    runs = _runs(before)
+    for cell, count in _runs(plan).items():
+        runs[cell] = max(count, runs.get(cell, 0))
+    seeds = max(runs.values())
     options = dict(before.get("options", {"": before["seeds"]}))
     if overwrite and set(before["cells"]) <= set(plan["cells"]):
         options = {}  # nothing of what they made is left
     for text, count in plan["options"].items():
         options[text] = max(count, options.get(text, 0))
-    cells = list(dict.fromkeys(before["cells"] + plan["cells"]))
-    return {"seeds": seeds, "cells": cells, "options": options}
+    fewer = {cell: count for cell, count in runs.items() if count < seeds}
+    joined = {"seeds": seeds, "cells": list(runs), "options": options}
+    return joined | ({"runs": fewer} if fewer else {})
+
+
+def _runs(plan: dict) -> dict[str, int]:
+    """How many runs of each cell."""
+    own = plan.get("runs", {})
+    return {cell: own.get(cell, plan["seeds"]) for cell in plan["cells"]}
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -56,7 +57,7 @@ class RunFolder:
         return self.result() is not None
 
     def result(self) -> dict | None:
-        return self._read("result.json", storage.read_json)
+        return self._read("result.json", partial(read_result, mark=self.mark))
 
     def config(self) -> dict | None:
         return self._read("config.json", storage.read_json)
@@ -65,7 +66,7 @@ class RunFolder:
     def claim(self, config: dict, *, overwrite: bool = False, patience: float | None = None):
         """Hold the folder for this configuration: no other process, no other configuration."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self.mark = storage.digest(storage.plain(config))
+        self.mark = mark_of(config)
         with open(self.path / "lock", "w") as lock:
             self._wait_for(lock, PATIENCE if patience is None else patience)
             for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
@@ -102,7 +103,7 @@ class RunFolder:
         for path in self._states():
             if last is not None and path > self._state(last):
                 continue
-            if (state := self._read(path.name, read_state)) is not None:
+            if (state := self._read(path.name, partial(read_state, mark=self.mark))) is not None:
                 break
         self._rewrite_metrics(state.curve if state else [])
         return state
@@ -143,7 +144,7 @@ class RunFolder:
 
     def _bears_mark(self) -> bool:
         """Is all work that is whole of this configuration?"""
-        if (result := self.result()) is not None:
+        if (result := self._read("result.json", storage.read_json)) is not None:
             return result.get("config") == self.mark
         states = [self._read(path.name, storage.read_tensors) for path in self._states()]
         marks = {notes.get("config") for _, notes in filter(None, states)}
@@ -179,9 +180,27 @@ class RunFolder:
                 time.sleep(0.1)
 
 
-def read_state(path: Path) -> State:
-    """A saved state; what does not have its form is damaged."""
+def mark_of(config: dict) -> str:
+    """What the work of a configuration bears, so that work copied from elsewhere is known."""
+    return storage.digest(storage.plain(config))
+
+
+def read_result(path: Path, mark: str | None = None) -> dict:
+    """A result, of the configuration with this mark."""
+    result = storage.read_json(path)
+    _check_mark(path, result, mark)
+    return result
+
+
+def _check_mark(path: Path, notes: dict, mark: str | None) -> None:
+    if mark and notes.get("config", mark) != mark:
+        raise storage.Damaged(f"{path} is of another configuration")
+
+
+def read_state(path: Path, mark: str | None = None) -> State:
+    """A saved state, of the configuration with this mark; what is of another form is damaged."""
     tensors, notes = storage.read_tensors(path)
+    _check_mark(path, notes, mark)
     step, curve, clock = (notes.get(name, []) for name in ("step", "curve", "clock"))
     if type(step) is not int or f"state-{step:09d}" != path.stem or not _is_curve(curve):
         raise storage.Damaged(f"{path} holds no state")

@@ -10,17 +10,22 @@ def device_of(origin: dict) -> str:
     return str(origin.get("device") or "–")
 
 
+def _unit_of(origin: dict) -> tuple[str, str | None]:
+    """There may be many devices of one name. Older results do not tell them apart."""
+    return device_of(origin), origin.get("unit")
+
+
 def seconds_of(origins: list[dict]) -> list[float | None]:
     """The time that each group of runs took of its device: those that ran at once share it."""
-    clocks = [(device_of(origin), origin.get("clock")) for origin in origins]
+    clocks = [(_unit_of(origin), origin.get("clock")) for origin in origins]
     spent = [
         0.0 if clock else _sum(origin) for origin, (_, clock) in zip(origins, clocks, strict=True)
     ]
-    for device in {device for device, clock in clocks if clock}:
+    for unit in {unit for unit, clock in clocks if clock}:
         intervals = [
             (start, stop, index)
-            for index, (name, clock) in enumerate(clocks)
-            if name == device
+            for index, (own, clock) in enumerate(clocks)
+            if own == unit
             for start, stop in clock or []
         ]
         for index, share in _shares(intervals):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..functional.dispatch import on_device, without_gradient
 from ..functional.inputs import exact
-from ..layouts import transforms
+from ..layouts import is_traced, transforms
 from .pairs import Pairs, read_pairs
 
 SMALL = 32  # elements up to which sets are paired on the device
@@ -122,11 +122,14 @@ def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def _operator(costs: Tensor) -> Callable | None:
-    """Pairs small sets on the device; and sets on the CPU inside of transforms, where numpy cannot
-    see them."""
+    """Pairs small sets on the device; and sets on the CPU where numpy cannot see them: inside of
+    transforms, and while somebody is compiling or exporting."""
     small = max(costs.shape[1:]) <= SMALL
-    if transforms() and (small or costs.device.type == "cpu"):
-        return without_gradient("assign", costs)
+    if small or costs.device.type in ("cpu", "meta"):
+        if transforms():
+            return without_gradient("assign", costs)
+        if costs.is_meta or is_traced(costs):
+            return torch.ops.fspool.assign.default
     return on_device("assign", costs) if small else None
 
 
@@ -140,7 +143,7 @@ def _match_by(operator, costs: Tensor, batch: tuple) -> tuple[Tensor, Tensor]:
 
 def solve(costs: Tensor) -> Tensor:
     """For every row of costs (B, N, M), N at most M, the column that it is paired with, (B, N)."""
-    solver, matrices = _solver(), np.nan_to_num(costs.double().numpy(), nan=0.0)
+    solver, matrices = _solver(), np.nan_to_num(costs.detach().double().numpy(), nan=0.0)
     found = [solver(matrix)[1] for matrix in matrices]
     return torch.from_numpy(np.array(found, np.int64).reshape(costs.shape[:-1]))
 

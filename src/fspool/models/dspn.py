@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count
+from ..layouts import transforms
 from .set_encoder import PairEncoder
 
 RATE, BATCH = 800.0, 32  # of the released code: a rate for the mean over a batch of so many
@@ -135,6 +136,11 @@ class ImplicitDSPN(nn.Module):
         slope = self.slope(found, z)
         result = found - (slope - slope.detach())
         if self.exact:
+            if transforms():
+                raise ValueError(
+                    "exact is True, and z is inside of vmap, grad or another transform, which the "
+                    "solver cannot see through; expected exact=False there."
+                )
             result = _Solved.apply(result, self._solver(found, z.detach()))
         return result
 
@@ -195,7 +201,7 @@ def _norm(x: Tensor) -> Tensor:
 
 
 class _Solved(torch.autograd.Function):
-    """The same value; its gradient goes through a solver."""
+    """The same value; its gradient goes through a solver, which has no gradient itself."""
 
     @staticmethod
     def forward(ctx, x: Tensor, solve: Callable[[Tensor], Tensor]) -> Tensor:
@@ -204,6 +210,11 @@ class _Solved(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():
+            raise ValueError(
+                "a gradient of the gradient was asked for (create_graph=True), which exact=True "
+                "does not have; expected exact=False there."
+            )
         return ctx.solve(g), None
 
 

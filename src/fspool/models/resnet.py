@@ -132,8 +132,9 @@ class ImageEncoder(nn.Module):
         return y + _of(self.out_bias, g, 1)
 
     def _dtype(self, device: torch.device) -> torch.dtype:
-        """float64 parameters ask for float64 throughout."""
-        return torch.float64 if self.out_bias.dtype == torch.float64 else self.dtype
+        """Parameters that are not float32 ask for their own dtype throughout."""
+        own = self.out_bias.dtype
+        return self.dtype if own == torch.float32 else own
 
     def _check(self, images: Tensor) -> None:
         if images.ndim not in (4, 5) or images.shape[-3:] != (3, self.size, self.size):

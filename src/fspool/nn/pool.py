@@ -51,6 +51,8 @@ class FSPool(Knots):
     ) -> None:
         super().__init__(dim, knots, init, device, dtype)
         self.hard_eval = hard_eval
+        if isinstance(temperature, Tensor) and temperature.is_meta:
+            raise ValueError("temperature is a meta tensor, which has no value; pass a number.")
         value = read_temperature(temperature, self.weight)
         # A tensor, so that a schedule can write it in place: no recompilation, CUDA graphs work.
         # Not in the state dict, so that hard and relaxed pools can load each other's weights.
@@ -60,15 +62,20 @@ class FSPool(Knots):
     def reset_parameters(self) -> None:
         """Initial weights, and the temperature that the pool was made with."""
         super().reset_parameters()
-        if getattr(self, "temperature", None) is not None:
+        if getattr(self, "first_temperature", None) is not None:
             self.temperature.fill_(self.first_temperature)
 
     def _apply(self, fn, recurse=True):
-        """``to_empty`` gives a pool from the meta device any temperature."""
-        blind = self.temperature is not None and self.temperature.is_meta
+        """``to_empty`` gives a pool from the meta device any temperature, and ``half`` one that may
+        be 0."""
+        before = self.temperature
         super()._apply(fn, recurse)
-        if blind and not self.temperature.is_meta:
+        if before is None or self.temperature.is_meta:
+            return self
+        if before.is_meta:
             self.temperature.fill_(self.first_temperature)
+        elif self.temperature.dtype in (torch.float16, torch.bfloat16):
+            self.temperature = before.to(self.temperature.device)
         return self
 
     def _load_from_state_dict(self, *arguments) -> None:

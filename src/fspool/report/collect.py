@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import storage
 from ..checks import UserError
 from ..experiments import EXPERIMENTS
-from ..lab.runs import differing
+from ..lab.runs import differing, mark_of
 from . import forms
 from .compact import FORMAT, read_compact
 from .records import Collection, Plan, Point, Record, shorten
@@ -147,7 +147,7 @@ def _read_plan(path: Path, found: Collection) -> list[Plan]:
         found.damaged.append(f"{path / 'plan.json'} is not a plan; what is missing is not known.")
         return []
     names = ("experiment", "preset", "seeds", "cells")
-    return [Plan(*(data[name] for name in names), data.get("options", {}))]
+    return [Plan(*(data[name] for name in names), data.get("options", {}), data.get("runs", {}))]
 
 
 def _read(path: Path, found: Collection) -> dict | None:
@@ -216,13 +216,15 @@ def _read_tallies(
 
 
 def _misfit(config: dict, result: dict) -> str:
-    """What is wrong with the form of a result; empty for nothing."""
+    """What is wrong with a result; empty for nothing."""
     seeds = config["seeds"]
     if not forms.result(result):
         return "has no metrics or no curve"
     lists = [*result["metrics"].values(), *(record["loss"] for record in result["curve"])]
     if not all(len(values) == len(seeds) for values in lists):
         return f"does not have one number for each of the {len(seeds)} seeds"
+    if result.get("config", mark_of(config)) != mark_of(config):
+        return "is of another configuration than the config.json beside it"
     return ""
 
 

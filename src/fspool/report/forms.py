@@ -89,11 +89,16 @@ settings = by_name(anything)
 config = record(experiment=text, cell=settings, seeds=seeds)
 result = record(metrics=by_name(list_of(measured)), curve=curve)
 plan = record(
-    {"options": by_name(count)}, experiment=text, preset=text, seeds=count, cells=list_of(text)
+    {"options": by_name(count), "runs": by_name(count)},
+    experiment=text,
+    preset=text,
+    seeds=count,
+    cells=list_of(text),
 )
 provenance = record(
     {
         "device": text,
+        "unit": text,
         "threads": count,
         "versions": by_name(text),
         "commit": maybe_text,

@@ -76,6 +76,7 @@ class Plan:
     seeds: int
     cells: list[str]
     options: dict[str, int] = field(default_factory=dict)  # of each command; its number of seeds
+    runs: dict[str, int] = field(default_factory=dict)  # seeds of each cell, where they differ
 
     @property
     def commands(self) -> list[str]:
@@ -134,7 +135,8 @@ class Collection:
             records = self.of(plan.experiment)
             for name in plan.cells:
                 seeds = records[name].seeds if name in records else []
-                asked = EXPERIMENTS[plan.experiment].runs(plan.preset, name, plan.seeds)
+                wanted = plan.runs.get(name, plan.seeds)
+                asked = EXPERIMENTS[plan.experiment].runs(plan.preset, name, wanted)
                 done = sum(seed < asked for seed in seeds)
                 if done < asked:
                     cell = f"{plan.experiment}, {name}" if several else name
@@ -155,5 +157,5 @@ def shorten(value: float | None, digits: int = DIGITS) -> float | None:
 def split_origin(origin: dict) -> tuple[dict, dict]:
     """Provenance: what all groups of runs of a machine share, and what is a group's own."""
     own = {key: origin[key] for key in ("runs", "seconds", "steps", "clock") if key in origin}
-    shared = ("device", "threads", "versions", "commit", "date")
+    shared = ("device", "unit", "threads", "versions", "commit", "date")
     return {key: origin[key] for key in shared if key in origin}, own

@@ -9,6 +9,7 @@ all cores busy.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import threading
@@ -178,7 +179,19 @@ def run(function: Callable[[Chunk], object], chunks: list[Chunk]) -> list:
     """``map(function, chunks)`` on all threads, results in order."""
     if len(chunks) < 2 or torch.get_num_threads() < 2:
         return [function(chunk) for chunk in chunks]
-    return list(_executor().map(function, chunks))
+    return list(_executor().map(quiet(function), chunks))
+
+
+def quiet(function: Callable) -> Callable:
+    """What overflows or has no value shows in the result, as in torch: numpy says nothing, whatever
+    it was told to say. Every thread has to be told by itself."""
+
+    @functools.wraps(function)
+    def call(*arguments):
+        with np.errstate(all="ignore"):
+            return function(*arguments)
+
+    return call
 
 
 _local = threading.local()

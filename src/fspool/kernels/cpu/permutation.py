@@ -10,32 +10,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .relaxed_sort import differences
+
 
 def permutation(values: Tensor, temperature: Tensor) -> Tensor:
-    s = values.double() / temperature
+    s = values.double()
+    s = s - s[..., :1, :]  # only differences matter
     scale = _scale(s)
     running = s.cumsum(-2)
     distance = 2 * running - running[..., -1:, :] + (scale - 1) * s
     logits = scale.unsqueeze(-1) * s.unsqueeze(-3)
     logits -= distance.unsqueeze(-3)
     logits -= (scale * s - distance).unsqueeze(-2)  # 0 on the diagonal
-    return logits.to(values.dtype).softmax(-2)
+    return logits.div_(temperature).to(values.dtype).softmax(-2)
 
 
 def pull(values: Tensor, temperature: Tensor, p: Tensor, dp: Tensor) -> Tensor:
     """The gradient to the values; the maths of ``slope_definition`` with a full gradient dp."""
-    gradient = p * dp
-    gradient.addcmul_(p, gradient.sum(-2, keepdim=True), value=-1)  # to the logits
+    own = dp.diagonal(dim1=-3, dim2=-2).mT.unsqueeze(-2)  # no part of it: rows of p add up to 1
+    gradient = (dp - own).mul_(p)  # to the logits
+    gradient.addcmul_(p, gradient.sum(-2, keepdim=True), value=-1)
+    gradient.diagonal(dim1=-3, dim2=-2).sub_(gradient.sum(-2).mT)  # what rounding left of 0
     column = gradient.sum(-3)
     scale = _scale(values)
     by_rank = (scale.mT @ gradient.flatten(-2)).unflatten(-1, gradient.shape[-2:]).squeeze(-3)
-    if (values[..., 1:, :] == values[..., :-1, :]).any():
-        sign = (values.unsqueeze(-2) - values.unsqueeze(-3)).sign()  # (.., j, m, d) of s_j - s_m
-        others = (column.unsqueeze(-2) * sign).sum(-3) + column * sign.sum(-3)
-    else:
-        sign = torch.ones(2 * [len(scale)], dtype=p.dtype).tril(-1)
-        others = (sign - sign.T) @ column - scale * column
-    return (by_rank + others).div_(temperature.to(p.dtype))
+    moment = by_rank - scale * column  # the sums of 2 (j - r) G_rj
+    return ((moment + differences(values, column)) / temperature).to(values.dtype)
 
 
 def _scale(values: Tensor) -> Tensor:

@@ -45,8 +45,7 @@ def make_table(weight: Tensor, dtype: type, by_feature: bool = False) -> Table:
 def _table(knots: np.ndarray, size: int, dtype: type, by_feature: bool) -> np.ndarray:
     left, blend = hat(size, knots.shape[1])
     right = np.minimum(left + 1, knots.shape[1] - 1)
-    with np.errstate(invalid="ignore"):  # infinite knots
-        values = ((1 - blend) * knots[:, left] + blend * knots[:, right]).astype(dtype)
+    values = ((1 - blend) * knots[:, left] + blend * knots[:, right]).astype(dtype)
     return np.ascontiguousarray(values.transpose(0, 2, 1)) if by_feature else values
 
 

@@ -42,9 +42,8 @@ def _weigh(
 ) -> np.ndarray:
     """The sum of f(rank) x over every set of a chunk."""
     weights = _weights(chunk, _lookup(chunk, ranks), table_of, batch, groups)
-    with np.errstate(invalid="ignore"):  # infinite elements
-        weights *= block
-        return weights.sum(1, dtype=np.float64)
+    weights *= block
+    return weights.sum(1, dtype=np.float64)
 
 
 class Part(NamedTuple):

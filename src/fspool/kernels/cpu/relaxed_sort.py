@@ -75,12 +75,17 @@ def _window(
 
 
 def sort_block(s: Tensor, x: Tensor, temperature: Tensor, inside) -> tuple[Tensor, Tensor]:
-    """P x and the sums of the unnormalised rows of P."""
-    total, normaliser = x.clone(), torch.ones_like(x)
+    """P x and the sums of the unnormalised rows of P.
+
+    Differences from a row's own x are added up: they are small, and nothing at ties.
+    """
+    total, normaliser = torch.zeros_like(x), torch.ones_like(x)
+    buffer = torch.empty_like(x)
     for rows, columns, _, entries in walk(s, temperature, inside):
         normaliser[:, rows] += entries
-        total[:, rows].addcmul_(entries, x[:, columns])
-    return total.div_(normaliser), normaliser
+        apart = torch.sub(x[:, columns], x[:, rows], out=buffer[:, rows])
+        total[:, rows].addcmul_(entries, apart)
+    return total.div_(normaliser).add_(x), normaliser
 
 
 def unsort_block(
@@ -106,36 +111,43 @@ def slope_block(
     """The gradient of a^T P(s) x to s.
 
     With G = dL/dlogits, the walk collects the column sums C_j of G_rj and K_j of (j - r) G_rj. The
-    absolute differences of the definition then add running sums of C, which skip ties.
+    absolute differences of the definition then add running sums of C, which skip ties. Each row of
+    G adds up to 0, so its diagonal is minus all the rest: as it would be computed by itself its
+    rounding would grow in the running sums.
     """
     a = a / normaliser
-    d = a * projected
-    column = a * x - d
-    moment = torch.zeros_like(s)
-    buffer = torch.empty_like(s)
+    column, moment, buffer = torch.zeros_like(s), torch.zeros_like(s), torch.empty_like(s)
     for rows, columns, step, entries in walk(s, temperature, inside):
-        part = torch.mul(a[:, rows], x[:, columns], out=buffer[:, rows])
-        part.sub_(d[:, rows]).mul_(entries)
+        part = torch.sub(x[:, columns], projected[:, rows], out=buffer[:, rows])
+        part.mul_(a[:, rows]).mul_(entries)
         column[:, columns].add_(part)
+        column[:, rows].sub_(part)
         moment[:, columns].add_(part, alpha=step)
-    before = torch.nn.functional.pad(column.double().cumsum(1), (0, 0, 1, 0))
-    first, last = tie_bounds(s)
-    larger = before.gather(1, first)
-    smaller = before[:, -1:] - before.gather(1, last + 1)
-    skew = first + last - 2 * torch.arange(s.shape[1])[:, None]
-    ds = (2 * moment + skew * column + (larger - smaller)) / temperature
+    ds = (2 * moment + differences(s, column)) / temperature
     return (ds.to(s.dtype),)
 
 
+def differences(s: Tensor, column: Tensor) -> Tensor:
+    """What the slope has from the differences of sorted s (..., n, D), less 2 (j - r) G: the sums
+    of columns of larger values less those of smaller ones, and a column times the skew of its ties.
+    """
+    before = torch.nn.functional.pad(column.double().cumsum(-2), (0, 0, 1, 0))
+    first, last = tie_bounds(s)
+    larger = before.gather(-2, first)
+    smaller = before[..., -1:, :] - before.gather(-2, last + 1)
+    skew = first + last - 2 * torch.arange(s.shape[-2])[:, None]
+    return skew * column + (larger - smaller)
+
+
 def tie_bounds(s: Tensor) -> tuple[Tensor, Tensor]:
-    """For every element of sorted s (sets, n, features) the first and last rank equal to it."""
-    size = s.shape[1]
+    """For every element of sorted s (..., n, D) the first and last rank equal to it."""
+    size = s.shape[-2]
     rank = torch.arange(size)[:, None].expand(s.shape)
-    differs = s[:, 1:] != s[:, :-1]
-    edge = differs.new_ones(s.shape[0], 1, s.shape[2])
-    first = torch.where(torch.cat((edge, differs), 1), rank, 0).cummax(1).values
-    last = torch.where(torch.cat((differs, edge), 1), rank, size).flip(1).cummin(1).values.flip(1)
-    return first, last
+    differs = s[..., 1:, :] != s[..., :-1, :]
+    edge = differs.new_ones(*s.shape[:-2], 1, s.shape[-1])
+    first = torch.where(torch.cat((edge, differs), -2), rank, 0).cummax(-2).values
+    last = torch.where(torch.cat((differs, edge), -2), rank, size).flip(-2)
+    return first, last.cummin(-2).values.flip(-2)
 
 
 # --------------------------------------------------------------------------------------------------
