@@ -190,6 +190,19 @@ def test_a_twin_that_cannot_be_finished_leaves_no_file(tmp_path, monkeypatch, er
     assert left(tmp_path) == []
 
 
+def test_a_part_of_a_twin_is_not_kept(tmp_path):
+    """The next try would find it in its way."""
+
+    def stop(split, done, total):
+        if split == "val":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate.generate(tmp_path / "b", {"train": 3, "val": 3}, progress=stop)
+    assert left(tmp_path) == []
+    assert set(generate.generate(tmp_path / "b", {"train": 3, "val": 3}).splits) == {"train", "val"}
+
+
 def test_no_twin_in_a_folder_that_is_marked_read_only(tmp_path):
     tmp_path.chmod(0o555)  # root could
     with pytest.raises(UserError, match="cannot take the twin .the folder is read-only.; choose"):

@@ -432,7 +432,7 @@ def test_two_processes_give_the_curve_of_one(tmp_path, fspool):
     """Batch normalisation, too, is that of the whole batch."""
     command = ["run", "dspn", "--only", "boxes-fspool", "--device", "cpu", "--no-page"]
     command += ["--data", tmp_path / "data", "--set", "dtype=float64"]
-    for setting in ("steps=6", "batch=8", "scenes=16", "test_scenes=8", "iterations=3"):
+    for setting in ("steps=6", "batch=8", "scenes=16", "test_scenes=8"):
         command += ["--set", setting]
     ended = torchrun(2, *command, "--out", tmp_path / "two")
     assert ended.returncode == 0, ended.stderr

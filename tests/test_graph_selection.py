@@ -150,6 +150,26 @@ def test_repeats_that_a_grid_point_lacks_are_not_chosen_from():
     assert chosen([*whole_grid, short]) == {}
 
 
+@pytest.mark.parametrize("width", [16, 32])
+def test_a_choice_among_few_is_known_as_such(width):
+    """It is none that the paper's numbers can judge."""
+    all_of_them = [
+        point(random_counts(0, 10), range(10), width=w, batch=b, dropout=p)
+        for w in (16, 32)
+        for b in (32, 128)
+        for p in (0.0, 0.5)
+    ]
+    few = [each for each in all_of_them if each.settings["width"] == width]
+    for points, is_whole in ((all_of_them, 1), (few, 0), (few[:1], 0), (all_of_them[1:], 0)):
+        assert chosen(points)["fspool MUTAG"]["whole"] == [is_whole]
+    social = [
+        point(random_counts(0, 10), range(10), dataset="IMDB-BINARY", width=64, batch=b, dropout=p)
+        for b in (32, 100)
+        for p in (0.0, 0.5)
+    ]
+    assert chosen(social)["fspool IMDB-BINARY"]["whole"] == [1]
+
+
 def test_models_are_told_apart():
     counts = random_counts(0, 10)
     points = [

@@ -1,8 +1,10 @@
 """Jobs: groups of runs, what a job says, devices, and what is written beside the result."""
 
 import math
+import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from threading import Thread
 from types import SimpleNamespace
@@ -115,6 +117,34 @@ def test_a_defect_in_one_cell_does_not_stop_the_others(tmp_path, quick):
     assert failed == jobs[:1] and (tmp_path / "b" / "result.json").exists()
     (text,) = [event.text for event in events if event.kind == "failed"]
     assert text.startswith("Traceback") and "no file to write" in text
+
+
+def work_or_die(jobs, options):
+    """The process of one cell dies each time, that of another one once."""
+    (job,) = jobs
+    mark = job.path.with_name("died")
+    launch._post(launch.Event(job, "start"))
+    if job.name == "bad" or job.name == "unlucky" and not mark.exists():
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        time.sleep(0.5)  # what it has told is on its way
+        os.kill(os.getpid(), signal.SIGKILL)
+    launch._post(launch.Event(job, "done"))
+    return []
+
+
+def test_a_process_that_dies_takes_its_own_group_alone(tmp_path, monkeypatch):
+    names = ("bad", "unlucky", *(f"good{i}" for i in range(6)))
+    jobs = [replace(job(tmp_path / name / "seeds-0-0"), name=name) for name in names]
+    monkeypatch.setattr(launch, "_work", work_or_die)
+    events = []
+    failed = launch.launch(jobs, Options(), 2, events.append)
+    assert [job.name for job in failed] == ["bad"]
+    done = {event.job.name for event in events if event.kind == "done"}
+    assert done == set(names) - {"bad"}
+    (why,) = [event.text for event in events if event.kind == "failed"]
+    assert why.startswith("its process ended") and "fewer --workers" in why
+    assert any("it is tried again" in event.text for event in events if event.kind == "say")
 
 
 def test_the_largest_job_comes_first(tmp_path, quick):

@@ -14,7 +14,7 @@ from fspool import FSPool, FSUnpool, report, storage
 from fspool.checks import UserError
 from fspool.data import draws, point_sets
 from fspool.data.mnist import MnistSets
-from fspool.experiments import mnist, mnist_classification, mnist_reconstruction
+from fspool.experiments import EXPERIMENTS, mnist, mnist_classification, mnist_reconstruction
 from fspool.experiments.mnist_classification import Classification
 from fspool.experiments.mnist_reconstruction import Reconstruction
 from fspool.lab import trainer
@@ -27,7 +27,9 @@ from fspool.models import RecurrentDecoder, SetEncoder
 from fspool.models.released import FilledPool, FilledUnpool
 from fspool.report.markdown import markdown
 from fspool.report.page import page
-from fspool.storage import read_json
+from fspool.report.records import Record
+from fspool.report.tables import _is_changed
+from fspool.storage import plain, read_json, write_json
 
 CPU = torch.device("cpu")
 
@@ -347,6 +349,23 @@ def test_encoders_of_auto_encoders(encoders, start):
         pass
     same = [torch.equal(v, before[n]) for n, v in model.encoder.state_dict().items()]
     assert all(same) if start == "frozen" else not any(same)
+
+
+def test_encoders_of_other_settings_make_other_runs(encoders, tmp_path):
+    """One cell may not mix them, and only those of the preset are judged by the paper."""
+    own = mnist_classification.cells("paper")["sum-frozen-s0.05"]
+    config = encoders / "sum-mlp-s0.05" / "seeds-0-1" / "config.json"
+    whole = mnist_reconstruction.cells("paper")["sum-mlp-s0.05"].settings()
+    write_json(config, {"cell": whole | {"steps": 2}})
+    found = own.at(encoders=encoders)
+    assert own.auto_encoder and found.auto_encoder not in ("", own.auto_encoder)
+    assert own.at(encoders=tmp_path / "none").auto_encoder == own.auto_encoder
+    write_json(config, {"cell": whole})
+    assert own.at(encoders=encoders).auto_encoder == own.auto_encoder
+    judged = EXPERIMENTS["mnist-classification"]
+    for cell, changed in ((own, False), (found, True)):
+        record = Record(judged.name, "sum-frozen-s0.05", plain(cell.settings()), [0], {}, [], [])
+        assert _is_changed(judged, record, set()) == changed
 
 
 def test_which_encoders_is_on_record(encoders, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from fspool.checks import UserError
 from fspool.lab.plans import write_plan
-from fspool.storage import read_json
+from fspool.storage import read_json, write_json
 
 PLAN = {"experiment": "e", "preset": "p", "seeds": 2, "cells": ["a", "b"], "options": {"": 2}}
 OTHER = PLAN | {"seeds": 3, "cells": ["b", "c"], "options": {"--only c": 3}}
@@ -45,7 +45,7 @@ def test_options_whose_runs_were_all_overwritten_are_forgotten(tmp_path):
     "before", [{}, {"cells": 3}, PLAN | {"options": []}, PLAN | {"cells": []}], ids=str
 )
 def test_a_plan_of_another_form_is_replaced(tmp_path, before):
-    write_plan(tmp_path, before, False)
+    write_json(tmp_path / "plan.json", before)
     assert written(tmp_path, PLAN) == PLAN
 
 

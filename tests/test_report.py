@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import unescape
 
@@ -100,6 +102,47 @@ def test_a_result_of_the_wrong_form_is_left_out(tmp_path):
     found = report.collect(tmp_path)
     assert len(found) == 1
     assert "does not have one number for each of the 3 seeds" in found.damaged[0]
+
+
+def test_a_result_of_another_configuration_is_left_out(tmp_path):
+    write_run(tmp_path, "fspool-n4", [0], {"mse": [0.1]})
+    write_run(tmp_path, "fspool-n8", [0], {"mse": [0.1]})
+    path = tmp_path / "fspool-n8" / "seeds-0-0" / "result.json"
+    config = storage.read_json(path.with_name("config.json"))
+    storage.write_json(path, storage.read_json(path) | {"config": storage.digest(config)})
+    assert len(report.collect(tmp_path)) == 2
+    storage.write_json(path, storage.read_json(path) | {"config": "of another"})
+    found = report.collect(tmp_path)
+    assert len(found) == 1 and "of another configuration" in found.damaged[0]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_report_goes_through_links_and_into_pipes(tmp_path, kind):
+    write_run(tmp_path / "runs", "fspool-n4", [0], {"mse": [0.1]})
+    found, path = report.collect(tmp_path / "runs"), tmp_path / "out.md"
+    if kind == "link":
+        path.symlink_to(tmp_path / "target.md")
+        report.write_markdown(found, path)
+        assert path.is_symlink() and (tmp_path / "target.md").read_text() == markdown(found)
+    else:
+        os.mkfifo(path)
+        with ThreadPoolExecutor(1) as thread:
+            text = thread.submit(path.read_text)
+            report.write_markdown(found, path)
+            assert text.result(timeout=30) == markdown(found)
+        assert path.is_fifo()
+
+
+def test_cells_may_have_been_asked_for_with_other_numbers_of_seeds(tmp_path):
+    for name in ("random-n2", "random-n4"):
+        write_run(tmp_path, name, [0, 1], {"mse": [0.1, 0.1]})
+    plan = {"experiment": "polygons", "preset": "quick", "seeds": 4}
+    plan |= {"cells": ["random-n2", "random-n4"], "runs": {"random-n4": 2}}
+    storage.write_json(tmp_path / "plan.json", plan)
+    found = report.collect(tmp_path)
+    report.compact(found, tmp_path / "small.json")
+    for each in (found, report.collect(tmp_path / "small.json")):
+        assert each.missing == ["random-n2: 2 of 4 runs are finished."]
 
 
 def test_a_run_without_its_configuration_is_named_and_left_out(tmp_path):

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import math
+import shutil
 import time
 from threading import Thread
 
@@ -151,6 +152,26 @@ def test_a_folder_without_work_needs_no_configuration(folder):
     with folder.claim(CONFIG):
         assert folder.restore() is None
     assert not folder.said
+
+
+@pytest.mark.parametrize("work", ["state", "result"])
+def test_work_that_was_copied_from_another_configuration_is_set_aside(folder, work, tmp_path):
+    """As by rsync --ignore-existing of two folders of runs."""
+    other = RunFolder(tmp_path / "other" / "seeds-0-1")
+    with other.claim(OTHER):
+        train(other, 64)
+        if work == "result":
+            finish(other, mse=[0.1, 0.2])
+    with folder.claim(CONFIG):
+        pass
+    for path in other.path.iterdir():
+        if path.name not in ("config.json", "lock"):
+            shutil.copy(path, folder.path)
+    with folder.claim(CONFIG):
+        assert not folder.finished and folder.restore() is None
+    assert any("is of another configuration; it is now" in text for text in folder.said)
+    with other.claim(OTHER):
+        assert other.finished == (work == "result")
 
 
 def test_what_a_killed_writer_left_is_removed(folder):

@@ -59,8 +59,11 @@ def fetch_data(
 ) -> None:
     """Fetch or make the data of an experiment."""
     nearest("data set", name, NAMES)
-    if (out or validation) and not scenes or scenes and name != "clevr":
+    of_twins = out or validation or seed or not files
+    if of_twins and not scenes or scenes and name != "clevr":
         raise UserError("a twin has --scenes, and only clevr has twins; see fspool data --help.")
+    if out and data:
+        raise UserError(f"out is {str(out)!r}, where --data has no say; leave one of them out.")
     if name == "tu":
         chosen = [nearest("graph set", part, tu.SOURCES) for part in parts or tu.SOURCES]
         return fetch_tu(find_root(data), list(dict.fromkeys(chosen)))

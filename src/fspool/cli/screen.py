@@ -63,8 +63,12 @@ def stoppable() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         console.print("Stopped. The same command goes on from the last saved states.")
-        number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
-        raise typer.Exit(128 + number) from None
+        raise typer.Exit(_code(stop)) from None
+
+
+def _code(stop: KeyboardInterrupt) -> int:
+    """As shells have it."""
+    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
 
 
 def working(stopped: str) -> AbstractContextManager[Callable]:
@@ -83,10 +87,10 @@ def _bars(column: ProgressColumn, stopped: str) -> Iterator[Callable]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         try:
             yield _shown(bars)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             bars.stop()
             console.print(stopped)
-            raise typer.Exit(130) from None
+            raise typer.Exit(_code(stop)) from None
 
 
 def _shown(bars: Progress) -> Callable:

@@ -22,7 +22,7 @@ from ..lab import parallel
 from ..lab.cell import Cell, Evaluation, place
 from ..models.clevr import POOLS, QuestionAnswering
 from ..nn.knots import INITS
-from .clevr_data import contents, desk_of, of_group, split_of
+from .clevr_data import check_scenes, contents, desk_of, of_group, split_of
 from .clevr_epochs import by_epoch
 from .clevr_schedules import SCHEDULES
 from .clevr_tables import GROUPS, TABLES
@@ -76,6 +76,9 @@ class ClevrCell(Cell):
         check_count("slots", self.slots, OBJECTS, "room for the objects of every scene")
         for name in ("embedding", "hidden", "width", "batch", "epochs", "questions", "tried"):
             check_count(name, getattr(self, name), 1, "a number of them")
+        check_scenes("scenes", self.scenes, 0)
+        if not 0 <= self.decay < float("inf"):
+            raise ValueError(f"decay is {self.decay}; expected a number of at least 0.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; expected a probability below 1.")
         for name in ("learning_rate", "peak", "clip"):
@@ -264,6 +267,8 @@ EXPERIMENT = Experiment(
         *("pool_padding", "scaled", "dropout", "batch", "decay", "clip", "scenes"),
         "group",
     ),
+    by_data=("questions", "tried", "content"),
+    enough=lambda settings: settings["questions"] > 690_000 and settings["tried"] > 140_000,
     tables=TABLES,
     shown=("fspool",),
     gather=lambda settings, seeds, tallies: tallies,

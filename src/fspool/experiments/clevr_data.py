@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..checks import UserError
+from ..checks import UserError, check_count
 from ..data import clevr
 from ..data.clevr.batches import Desk
 from ..data.clevr.compact import find
@@ -17,6 +17,14 @@ from ..data.clevr.families import FAMILIES
 from ..data.clevr.generate import generate
 from ..data.files import find_root
 from ..lab.launch import cores
+
+MOST = 10_000_000  # scenes that anybody has room for
+
+
+def check_scenes(name: str, value: int, least: int = 1) -> None:
+    check_count(name, value, least, "a number of them")
+    if value > MOST:
+        raise ValueError(f"{name} is {value}; expected at most {MOST}.")
 
 
 def twin_folder(root: Path, scenes: int) -> Path:

@@ -25,9 +25,10 @@ from ..lab.cell import Cell, Evaluation, place
 from ..lab.replicas import select
 from ..losses import assignment
 from ..models import DSPN, ImageEncoder, ImplicitDSPN, PairEncoder, SetPredictor
-from ..models.resnet import PRECISIONS, TRUNKS
+from ..models.resnet import PRECISIONS, TRUNKS, smallest
 from ..models.set_encoder import POOLS
-from .dspn_data import Batch, epoch_order, load_pictured
+from .clevr_data import check_scenes
+from .dspn_data import Batch, content_of, epoch_order, load_pictured
 from .dspn_gradient import agreement
 from .dspn_metrics import Scores
 from .dspn_tables import ITERATIONS, TABLES
@@ -65,13 +66,17 @@ class SetPrediction(Cell):
     precision: str = "float32"  # of the image encoder's maps
     tf32: bool = False  # in products of matrices, on CUDA
     source: str = "twin"  # or "files": scenes, and perhaps pictures, of CLEVR's own
+    content: str = ""  # of those files
     scenes: int = TRAIN
     test_scenes: int = TEST
     data: str = place()
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "dim", "size", "batch", "scenes", "test_scenes"):
+        for name in ("iterations", "dim", "batch"):
             check_count(name, getattr(self, name), 1, "a number of them")
+        check_count("size", self.size, smallest(self.trunk), "pixels of a side")
+        for name in ("scenes", "test_scenes"):
+            check_scenes(name, getattr(self, name))
         check_count("steps", self.steps, 0, "a number of them")
         check_count("knots", self.knots, 2, "knots of the weight functions")
         for name, valid in (
@@ -93,6 +98,11 @@ class SetPrediction(Cell):
                 raise ValueError(f"{name} is {getattr(self, name)}; expected a positive number.")
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay is {self.decay}; expected a share from 0 to 1.")
+
+    def at(self, **places: object) -> SetPrediction:
+        """The same cell for the files that are there."""
+        cell = super().at(**places)
+        return replace(cell, content=content_of(cell.data) if cell.source == "files" else "")
 
     @property
     def channels(self) -> int:
@@ -284,12 +294,13 @@ CUT = {
     "precision": "bfloat16",
     "tf32": True,
 }
+WHOLE = {"steps": 100 * (TRAIN // 32)}
 # Of iDSPN's released settings, at a learning rate that suits the short schedule.
 IDSPN = {"inner": "idspn", "iterations": 20, "inner_rate": 1.0, "representation": 0.0}
 
 
 def cells(preset: str) -> dict[str, SetPrediction]:
-    base = SetPrediction(**{"quick": QUICK, "paper": CUT}[preset])
+    base = SetPrediction(**{"quick": QUICK, "paper": CUT, "released": WHOLE}[preset])
     found = {}
     for task in TASKS:
         for pool in POOLS:
@@ -306,7 +317,9 @@ EXPERIMENT = Experiment(
     title=TITLE,
     cell=SetPrediction,
     cells=cells,
-    seeds={"quick": 1, "paper": 2},
+    seeds={"quick": 1, "paper": 2, "released": 6},
+    judged=("released",),
+    by_data=("source", "content"),
     also={"paper": ", but for 6 epochs instead of 100"},
     settable=(
         "steps",
@@ -314,7 +327,6 @@ EXPERIMENT = Experiment(
         "learning_rate",
         "decay",
         "inner_rate",
-        "iterations",
         "precision",
         "source",
         "scenes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..data import draws
 from ..data.clevr.arrays import Scenes
-from ..data.clevr.pictured import Pictured, from_files, kept_twin, picture
+from ..data.clevr.pictured import Pictured, from_files, kept_twin, picture, scenes_file
 from ..data.clevr.vocabulary import OBJECTS
 from ..data.files import find_root
 from ..lab import parallel
@@ -39,6 +40,16 @@ def load_pictured(
     """Pictures are the same for both tasks, so they are made once."""
     images, scenes = _images(source, root, split, count, size, device)
     return picture(scenes, task, size=size, slots=OBJECTS, device=device, images=images)
+
+
+@lru_cache(maxsize=4)
+def content_of(root: str) -> str:
+    """A digest of the scenes in files, so that runs of other ones are never taken for these."""
+    found = hashlib.sha256()
+    for split in ("train", "val"):
+        with open(scenes_file(find_root(root or None), split), "rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:16]
 
 
 @lru_cache(maxsize=2)

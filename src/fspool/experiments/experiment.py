@@ -67,6 +67,9 @@ class Experiment:
     cells: Callable[[str], dict[str, Cell]]  # of a preset, by name
     seeds: dict[str, int]  # runs of every cell, by preset
     settable: tuple[str, ...]  # settings that a user may change; the others make a cell what it is
+    judged: tuple[str, ...] = ("paper", "released")  # presets that the published numbers are of
+    by_data: tuple[str, ...] = ()  # settings that say what the data has
+    enough: Callable[[dict], bool] = lambda settings: True  # data, to be judged as the paper's
     tables: tuple[Table, ...] = ()
     shown: tuple[str, ...] = ()  # cells whose figures are kept with the results
     derive: Callable[[list[dict]], dict[str, list]] = lambda curve: {}  # metrics from a loss curve

@@ -19,7 +19,9 @@ from torch import Tensor
 
 from ..data import tu
 from .folds import FOLDS, sizes
-from .graph_tables import BASES, PAPER
+from .graph_tables import BASES, BIO, PAPER
+
+GRID = ("width", "batch", "dropout")
 
 Metrics = dict[str, list[float]]
 
@@ -100,7 +102,7 @@ def grids(records: Iterable[Tried]) -> dict[tuple[str, str], list[Tried]]:
 
 
 def _place(record: Tried) -> tuple:
-    return tuple(record.settings[name] for name in ("width", "batch", "dropout"))
+    return tuple(record.settings[name] for name in GRID)
 
 
 def choices(points: Sequence[Tried]) -> list[Choice]:
@@ -133,11 +135,22 @@ def _metrics(points: Sequence[Tried]) -> Metrics:
         return {}
     settings = [points[choice.point].settings for choice in found]
     return {
+        "whole": [int(_is_whole(points))] * len(found),
         "accuracy": [choice.accuracy for choice in found],
         "epoch": [choice.epoch for choice in found],
         "best": [choice.best for choice in found],
-        **{key: [own[key] for own in settings] for key in ("width", "batch", "dropout")},
+        **{key: [own[key] for own in settings] for key in GRID},
     }
+
+
+def _is_whole(points: Sequence[Tried]) -> bool:
+    """Was all of the grid searched? Its points are all combinations of some values."""
+    found = [{point.settings[name] for point in points} for name in GRID]
+    settings = points[0].settings
+    bio = settings["dataset"] in BIO
+    dropouts = 2 if bio or not settings["reshuffle"] else 1  # the released code has one there
+    counts = [2 if bio else 1, 2, dropouts]
+    return [len(values) for values in found] == counts and len(points) == math.prod(counts)
 
 
 def _over_datasets(found: dict[str, Metrics]) -> dict[str, Metrics]:

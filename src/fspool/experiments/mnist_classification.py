@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from ..data.point_sets import Batch
 from ..lab.cell import Evaluation, place
 from ..lab.runs import seeds_of
 from ..models import SetClassifier
-from ..storage import Damaged, read_json, read_tensors
+from ..storage import Damaged, digest, plain, read_json, read_tensors
+from . import mnist_reconstruction
 from .experiment import PRESETS, Experiment
 from .mnist import STARTS, MnistCell, steps_of
 from .mnist_tables import CLASSIFICATION_TABLES
@@ -48,10 +50,11 @@ class Classifier(SetClassifier):
 class Classification(MnistCell):
     """One classifier. FSPool sorts hard here, also with weights trained under a relaxed sort."""
 
-    own = (*MnistCell.own, "start")
+    own = (*MnistCell.own, "start", "auto_encoder")
 
     start: str = "random"
     source: str = ""  # the auto-encoder whose encoder it starts with: its cell
+    auto_encoder: str = ""  # and a digest of that one's settings
     temperature: float | None = None
     tf32: bool = False  # in products of matrices, on CUDA
     head: int = 16  # hidden units between the encoder's vector and the classes
@@ -63,6 +66,12 @@ class Classification(MnistCell):
         super().__post_init__()
         check_count("head", self.head, 1, "a number of them")
         nearest("start", self.start, STARTS)
+
+    def at(self, **places: object) -> Classification:
+        """The same cell for the encoders that are there; those of other settings make others."""
+        cell = super().at(**places)
+        found = _settings_of(Path(cell.encoders), cell.source) if cell.source else None
+        return replace(cell, auto_encoder=_digest(found)) if found else cell
 
     @property
     def matmul_precision(self) -> str:
@@ -154,6 +163,18 @@ def _encoder(runs: Path, source: str, seed: int) -> dict[str, Tensor]:
         ) from None
 
 
+def _settings_of(runs: Path, source: str) -> dict | None:
+    """The settings of an auto-encoder, which all its runs share; None where there is none."""
+    for folder in sorted((runs / source).glob("seeds-*")):
+        with suppress(Damaged, OSError, KeyError):
+            return read_json(folder / "config.json")["cell"]
+    return None
+
+
+def _digest(settings: dict) -> str:
+    return digest(plain(settings))[:16]
+
+
 def _steps(folder: Path) -> int | None:
     """How far a run had come; not worth losing another one for."""
     try:
@@ -203,6 +224,17 @@ def grid(noise: Sequence[str], starts: Sequence[str], **settings) -> dict[str, C
 
 
 def cells(preset: str) -> dict[str, Classification]:
+    """They start with the auto-encoders of the same preset."""
+    known = mnist_reconstruction.cells(preset)
+    return {
+        name: replace(cell, auto_encoder=_digest(known[cell.source].settings()))
+        if cell.source
+        else cell
+        for name, cell in _cells(preset).items()
+    }
+
+
+def _cells(preset: str) -> dict[str, Classification]:
     noise = ("0.05", "0.00")
     if preset == "quick":
         return grid(noise[:1], ("random",), steps=steps_of(2, 8))

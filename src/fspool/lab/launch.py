@@ -14,12 +14,13 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Thread, current_thread, main_thread
+from threading import current_thread, main_thread
 from typing import NamedTuple
 
 import torch
 
 from ..checks import UserError, nearest
+from ..processes import end_with_parent
 from ..storage import Damaged, read_json
 from . import parallel, trainer
 from .cell import Cell
@@ -345,6 +346,43 @@ def interrupted_once():
 
 @interrupted_once()
 def _launch_processes(groups, options, workers, handle) -> list[Job]:
+    """Whoever loses a process loses all that were at work, as Python ends them. Those groups go on
+    one by one after the others: a process that is lost then was lost by its own group."""
+    failed: list[Job] = []
+    suspects: list[list[Job]] = []
+    begun: set[Job] = set()
+
+    def watch(event: Event) -> None:
+        if event.kind == "start":
+            begun.add(event.job)
+        elif event.kind in ("done", "failed"):
+            begun.discard(event.job)
+        handle(event)
+
+    while groups or suspects:
+        alone = not groups
+        batch = [suspects.pop(0)] if alone else groups
+        begun.clear()
+        bad, lost, error = _in_processes(batch, options, 1 if alone else workers, watch)
+        failed += bad
+        if alone:
+            for job in (job for group in lost for job in group):
+                handle(Event(job, "failed", text=_ended(error)))
+                failed.append(job)
+            continue
+        hit = [group for group in lost if begun & set(group)] or lost
+        for group in hit:
+            text = f"The process of {group[0].label} ended ({_reason(error)}); it is tried again."
+            handle(Event(group[0], "say", text=text))
+        suspects += hit
+        groups = [group for group in lost if group not in hit]
+    return failed
+
+
+def _in_processes(
+    groups: list[list[Job]], options: Options, workers: int, handle: Callable[[Event], None]
+) -> tuple[list[Job], list[list[Job]], BaseException | None]:
+    """Jobs that failed; groups whose process ended or never was, and why."""
     context = multiprocessing.get_context("spawn")
     events = context.SimpleQueue()
     pool = ProcessPoolExecutor(
@@ -358,15 +396,11 @@ def _launch_processes(groups, options, workers, handle) -> list[Job]:
             time.sleep(0.05)
         while not events.empty():
             handle(events.get())
-        failed = []
-        for future, group in futures.items():
-            if error := future.exception():  # the process itself died
-                for job in group:
-                    handle(Event(job, "failed", text=_ended(error)))
-                failed += group
-            else:
-                failed += future.result()
-        return failed
+        lost = [group for future, group in futures.items() if future.exception()]
+        errors = [future.exception() for future in futures if future.exception()]
+        good = [future for future in futures if not future.exception()]
+        failed = [job for future in good for job in future.result()]
+        return failed, lost, errors[0] if errors else None
     except KeyboardInterrupt:
         for process in list(pool._processes.values()):
             process.terminate()
@@ -375,11 +409,14 @@ def _launch_processes(groups, options, workers, handle) -> list[Job]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def _reason(error: BaseException) -> str:
+    return str(error).rstrip(".")
+
+
 def _ended(error: BaseException) -> str:
-    reason = str(error).rstrip(".")
     return (
-        f"its process ended ({reason}); run the same command again, with fewer --workers if "
-        "memory is short."
+        f"its process ended ({_reason(error)}); run the same command again, with fewer --workers "
+        "if memory is short."
     )
 
 
@@ -399,13 +436,7 @@ def _begin_worker(events, threads: int) -> None:
     global _post
     _post = events.put
     torch.set_num_threads(threads)
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Whether it works or waits: nobody is left to work for, and others want the folder."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
+    end_with_parent()
 
 
 def _work(jobs: list[Job], options: Options) -> list[Job]:

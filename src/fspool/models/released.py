@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..functional.by_rank import rank_weights
-from ..functional.relaxed_sort import permutation_definition
 from ..layouts import Padded
 from ..nn import FSPool, FSUnpool
 
@@ -36,6 +35,16 @@ def _weights(weight: Tensor, sizes: Tensor, length: int) -> Tensor:
     return found if sizes.ndim == 2 else found.squeeze(0)
 
 
+def _permutation(s: Tensor, temperature: Tensor) -> Tensor:
+    """P of values (..., n), all in their own dtype: what is large in the padding takes digits from
+    what is small in the elements."""
+    n = s.shape[-1]
+    scale = n - 1 - 2 * torch.arange(n, dtype=s.dtype, device=s.device)
+    distance = (s.unsqueeze(-1) - s.unsqueeze(-2)).abs().sum(-1)
+    logits = scale.unsqueeze(-1) * s.unsqueeze(-2) - distance.unsqueeze(-2)
+    return (logits / temperature.to(s.dtype)).softmax(-1)
+
+
 class FilledPool(FSPool):
     """FSPool of padded sets, with ``sizes``, whose padding takes part in the sort."""
 
@@ -43,8 +52,8 @@ class FilledPool(FSPool):
         places = torch.arange(x.shape[-2], device=x.device)
         outside = (places >= sizes.unsqueeze(-1)).unsqueeze(-1)
         filled = x + outside * FILL
-        matrix = permutation_definition(filled, self.temperature).movedim(-1, -3)
         s = filled.transpose(-1, -2)
+        matrix = _permutation(s, self.temperature)
         ranked = (matrix @ s.unsqueeze(-1)).squeeze(-1).transpose(-1, -2)
         y = (ranked * _weights(self.weight, sizes, x.shape[-2])).sum(-2)
         return (y, DenseOrder(matrix, sizes)) if return_order else y

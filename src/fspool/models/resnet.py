@@ -73,6 +73,12 @@ class Block(nn.Module):
         return (y + x).relu_()
 
 
+def smallest(trunk: str) -> int:
+    """Pixels of a side, so that something is left after the last layer."""
+    counts, _ = TRUNKS[nearest("trunk", trunk, TRUNKS)]
+    return 1 << len(counts) + 2
+
+
 class ImageEncoder(nn.Module):
     """Pictures ``(B, 3, size, size)``, or ``(G, B, ...)`` for replicas, to vectors of ``dim``.
 
@@ -89,7 +95,7 @@ class ImageEncoder(nn.Module):
     ) -> None:
         super().__init__()
         counts, widths = TRUNKS[nearest("trunk", trunk, TRUNKS)]
-        self.size = check_count("size", size, 1 << len(counts) + 2, "pixels of a side")
+        self.size = check_count("size", size, smallest(trunk), "pixels of a side")
         self.dtype = getattr(torch, nearest("precision", precision, PRECISIONS))
         self.stem, self.stem_norm = Conv(3, widths[0], 7, 2, 3), Norm(widths[0])
         blocks, into = [], widths[0]

@@ -18,7 +18,10 @@ RULE = (
     "compared with the standard error of our mean. Ahead and behind: better, or worse, by more."
 )
 
-UNLIKE = "The settings are not the paper's, whose numbers are only shown beside these."
+UNLIKE = (
+    "Settings, data or what was searched are not the paper's, whose numbers are only shown beside "
+    "these."
+)
 
 
 def verdict_sentence(grids: list[Grid]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .. import storage
 from ..experiments.experiment import Entry, Experiment, Published, Table, published
 from . import welch
 from .grids import NONE, Grid, Place, Row, digits_for, show
@@ -38,17 +39,17 @@ def _fill(experiment: Experiment, collection: Collection) -> list[Grid]:
 
 
 def _is_changed(experiment: Experiment, record: Record, free: set[str]) -> bool:
-    """Are settings that a user may change, but for those that are free, not as in the presets that
-    follow the paper?"""
-    names = [name for name in experiment.settable if name not in free]
-    own = {name: record.settings[name] for name in names if name in record.settings}
-    known = [experiment.cells(preset).get(record.name) for preset in experiment.seeds]
-    asked = [
-        cell.settings()
-        for preset, cell in zip(experiment.seeds, known, strict=True)
-        if cell is not None and preset != "quick"
-    ]
-    return bool(own) and not any(own.items() <= settings.items() for settings in asked)
+    """Are settings, but for those that are free, not as in the presets that follow the paper?"""
+    if 0 in record.metrics.get("whole", []):
+        return True
+    free = free | {*experiment.by_data}
+    own = {name: value for name, value in record.settings.items() if name not in free}
+    if not own:
+        return False
+    known = [experiment.cells(name).get(record.name) for name in experiment.judged]
+    asked = [storage.plain(cell.settings()) for cell in known if cell is not None]
+    alike = any(own.items() <= settings.items() for settings in asked)
+    return not (alike and experiment.enough(record.settings))
 
 
 @dataclass

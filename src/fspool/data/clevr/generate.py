@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 
 from ...checks import UserError, check_count
+from ...processes import end_with_parent
 from ..files import check_writable
 from . import twin_files
 from .arrays import Clevr
@@ -53,21 +54,29 @@ def generate(
         check_count(f"scenes of {split}", count, 1, "a number of scenes")
     _refuse_others(out, list(scenes))
     _check_room(out, sum(scenes.values()) * (COMPACT + (FILES if files else 0)))
-    clock = Clock()
+    clock, made = Clock(), {}
     try:
         check_writable(out)
         with _makers(workers) as run:
-            made = {}
             for split, count in scenes.items():
                 plan = blocks(seed, split, count, files)
                 results = _watched(run(plan), split, count, clock, progress)
                 made[split] = twin_files.write(out, split, seed, results, files)
-    except OSError as error:
-        reason = error.strerror or error
+    except BaseException as stop:
+        _remove(out, list(made))  # a part of a twin is none, and the next try would find it
+        if isinstance(stop, BrokenProcessPool):
+            raise UserError("a process was ended from outside; run the command again.") from None
+        if not isinstance(stop, OSError):
+            raise
+        reason = stop.strerror or stop
         raise UserError(f"{out} cannot take the twin ({reason}); choose another folder.") from None
-    except BrokenProcessPool:
-        raise UserError("a process was ended from outside; run the command again.") from None
     return Twin(made, clock)
+
+
+def _remove(out: Path, splits: list[str]) -> None:
+    for split in splits:
+        for path in (*source_paths(out, split), kept_path(out, split)):
+            path.unlink(missing_ok=True)
 
 
 def _refuse_others(out: Path, splits: list[str]) -> None:
@@ -122,3 +131,4 @@ def _begin() -> None:
     """Ctrl-C is for the parent, and every core has a process already."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    end_with_parent()

@@ -75,15 +75,20 @@ def _fit(tensors: dict[str, Tensor]) -> bool:
 
 
 def original(root: Path, split: str) -> Scenes:
-    """The scenes of CLEVR's own file, whether its questions are there or not."""
+    """The scenes of CLEVR's own file."""
+    return read_scenes(scenes_file(root, split))
+
+
+def scenes_file(root: Path, split: str) -> Path:
+    """Where it is, whether its questions are there or not."""
     place = find(root, split)
     if place is not None and place.sources is not None:
-        return read_scenes(place.sources[0])
+        return place.sources[0]
     for folder in (root / "clevr" / "CLEVR_v1.0", root / "clevr", root / "CLEVR_v1.0", root):
         path = source_paths(folder, split)[0]
         for form in (path, path.with_name(f"{path.name}.gz")):
             if form.is_file():
-                return read_scenes(form)
+                return form
     raise UserError(
         f"CLEVR_{split}_scenes.json is not in scenes of {root} or {root / 'clevr'}; point --data "
         "at CLEVR_v1.0, or leave source=files out to use a twin."
