@@ -18,6 +18,8 @@ from fspool.experiments.clevr import ClevrCell, cells
 from fspool.experiments.polygons import Polygons
 from fspool.lab import trainer
 from fspool.models.clevr import POOLS, QuestionAnswering
+from fspool.report.records import Record
+from fspool.report.tables import _is_changed
 from fspool.storage import read_tensors
 
 from . import clevr
@@ -243,11 +245,30 @@ def test_processes_share_batches_evenly(twin):
         ({"dropout": 1.0}, "dropout is 1.0; expected a probability below 1."),
         ({"clip": 0.0}, "clip is 0.0; expected a positive number."),
         ({"batch": 0}, "batch is 0; expected"),
+        ({"scenes": -3}, "scenes is -3; expected a number of them"),
+        ({"scenes": 10**9}, "scenes is 1000000000; expected at most 10000000."),
+        ({"decay": -5.0}, "decay is -5.0; expected a number of at least 0."),
+        ({"decay": float("nan")}, "decay is nan; expected a number of at least 0."),
     ],
 )
 def test_wrong_settings(setting, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         ClevrCell(**setting)
+
+
+@pytest.mark.parametrize(
+    "changes, changed",
+    [
+        ({}, False),
+        ({"questions": 699_989, "tried": 149_991, "content": "the original"}, False),
+        ({"questions": 100, "tried": 20}, True),
+        ({"epochs": 3}, True),
+    ],
+)
+def test_only_as_many_questions_as_the_paper_has_are_judged_by_it(changes, changed):
+    settings = cells("paper")["sum"].settings() | changes
+    record = Record("clevr", "sum", settings, [0], {}, [], [])
+    assert _is_changed(experiment.EXPERIMENT, record, set()) == changed
 
 
 def spoiled(folder, change):

@@ -292,6 +292,9 @@ def test_the_command_reads_a_split_that_is_alone(fspool, root):
         (["clevr", "--out", "x"], "a twin has --scenes, and only clevr has twins"),
         (["clevr", "--validation", "3"], "a twin has --scenes, and only clevr has twins"),
         (["tu", "--scenes", "5"], "a twin has --scenes, and only clevr has twins"),
+        (["clevr", "--seed", "7"], "a twin has --scenes, and only clevr has twins"),
+        (["mnist", "--no-json"], "a twin has --scenes, and only clevr has twins"),
+        (["clevr", "--scenes", "5", "--out", "x", "--data", "y"], "out is 'x', where --data has"),
     ],
 )
 def test_errors_of_the_command_are_one_sentence(fspool, tmp_path, arguments, sentence):

@@ -19,6 +19,8 @@ from fspool.lab.replicas import stack
 from fspool.models import DSPN, ImageEncoder, ImplicitDSPN, PairEncoder
 from fspool.models.dspn import conjugate_gradients
 from fspool.report.page import page
+from fspool.report.records import Record
+from fspool.report.tables import _is_changed
 
 from .processes import torchrun
 
@@ -497,11 +499,49 @@ def test_settings_of_presets_and_tables():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"batch": 9}, {"decay": 2.0}, {"inner_rate": 0.0}, {"iterations": 0}]
+    "settings",
+    [
+        {"batch": 9},
+        {"decay": 2.0},
+        {"inner_rate": 0.0},
+        {"iterations": 0},
+        {"size": 15},
+        {"scenes": 10**12},
+    ],
 )
 def test_bad_settings(cell, settings):
     with pytest.raises(ValueError):
         cell(**settings)
+
+
+@pytest.mark.parametrize(
+    "preset, changes, changed",
+    [
+        ("released", {}, False),
+        ("released", {"source": "files", "content": "of CLEVR"}, False),
+        ("released", {"scenes": 600}, True),
+        ("paper", {}, True),  # 6 epochs instead of 100
+        ("quick", {}, True),
+    ],
+)
+def test_only_the_whole_schedule_is_judged(preset, changes, changed):
+    settings = EXPERIMENT.cells(preset)["boxes-fspool"].settings() | changes
+    record = Record("dspn", "boxes-fspool", settings, [0], {}, [], [])
+    assert _is_changed(EXPERIMENT, record, set()) == changed
+
+
+def test_files_are_part_of_what_a_run_is(tmp_path):
+    own = SetPrediction(source="files", scenes=32, batch=8)
+    found = []
+    for number, folder in enumerate((tmp_path / "a", tmp_path / "b")):
+        (folder / "scenes").mkdir(parents=True)
+        for split in ("train", "val"):
+            path = folder / "scenes" / f"CLEVR_{split}_scenes.json"
+            path.write_text(f'{{"scenes": [], "number": {number}}}')
+        found.append(own.at(data=folder).content)
+    assert "" not in found and len(set(found)) == 2
+    assert own.at(data=tmp_path / "a").content == found[0]
+    assert SetPrediction().at(data=tmp_path / "a").content == ""
 
 
 def test_steps_of_the_original_are_evaluated_in_its_batches(cell):

@@ -213,11 +213,16 @@ def test_signed_ranks_of_the_published_numbers():
 def test_only_pairs_count_and_ptc_once():
     same = {"accuracy": [0.5], "epoch": [3]}
     better = {"accuracy": [0.6], "epoch": [3]}
-    found = {"fspool MUTAG": better, "sum MUTAG": same, "fspool PTC_MR": better}
-    found |= {"sum PTC_MR": same, "fspool NCI1": better, "mean NCI1": same}
+    names = ("MUTAG", "PTC", "PROTEINS", "IMDB-BINARY", "IMDB-MULTI", "COLLAB")
+    found = {f"fspool {name}": better for name in names}
+    found |= {f"{BASES[name]} {name}": same for name in names}
+    found |= {"fspool PTC_MR": better, "sum PTC_MR": same, "fspool NCI1": better, "mean NCI1": same}
     tests = graph_selection._over_datasets(found)
-    assert tests["accuracy over data sets"]["data sets"] == [1]
+    assert tests["accuracy over data sets"]["data sets"] == [6]
+    assert tests["accuracy over data sets"]["p"] == [pytest.approx(2 / 2**6)]
     assert "epoch over data sets" not in tests  # nothing differs, so there is nothing to test
+    del found["sum MUTAG"]
+    assert graph_selection._over_datasets(found) == {}
 
 
 def test_compact_counts_come_back():

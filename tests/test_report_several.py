@@ -176,6 +176,18 @@ def test_what_ran_at_once_shares_the_time(tmp_path):
         assert "6 runs; they took 48 seconds" in markdown(results)
 
 
+def test_devices_of_one_name_do_not_share_the_time(tmp_path):
+    """As of a machine with many GPUs, or of many such machines."""
+    for unit, name in enumerate(("fspool-n4", "random-n4", "mlp-n4")):
+        own = {"unit": f"number {min(unit, 1)}", "clock": [[0.0, 10.0]]}
+        write_costs(tmp_path, name, {"training": 999.0}, **own)
+    found = report.collect(tmp_path)
+    report.compact(found, tmp_path / "all.json")
+    for results in (found, report.collect(tmp_path / "all.json")):
+        seconds = {row.label: row.places[2].value for row in cost(list(results)).rows}
+        assert seconds == {"fspool": "10", "random": "5", "mlp": "5", "all": "20"}
+
+
 def test_costs_that_are_not_known_are_not_invented(tmp_path):
     folder = write_run(tmp_path, "fspool-n4", [0], {"mse": [0.1]})
     (folder / "provenance.json").unlink()
