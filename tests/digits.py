@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 from fspool.experiments.experiment import Entry, Experiment, Table
@@ -10,6 +11,7 @@ from fspool.experiments.polygons import Polygons
 from .folders import write_run
 
 POOLS = {"FSPool": "fspool", "Sum": "sum", "Mean": "mean", "Max": "max"}
+SETTINGS = tuple(field.name for field in fields(Polygons))  # which nobody looks at here
 COLUMNS = ("1 frozen", "1 unfrozen", "1 random")
 
 
@@ -37,6 +39,7 @@ def experiment(*tables: Table) -> Experiment:
         cells=lambda preset: {},
         seeds={"paper": 3},
         settable=(),
+        by_data=SETTINGS,
         tables=tables or (table(),),
     )
 

@@ -209,7 +209,7 @@ def test_values_of_a_table_of_accuracies(filled):
 def test_what_is_read_on_the_way_is_judged_however_long_a_run_goes_on(steps, knots, tmp_path):
     own = replace(
         fake.experiment(fake.table(early=True), fake.table()),
-        settable=("steps", "knots"),
+        by_data=tuple({*fake.SETTINGS} - {"steps", "knots"}),
         cells=lambda preset: {"fspool-frozen": Polygons(points=4, steps=99, knots=3)},
     )
     fake.write(tmp_path, "fspool-frozen", [82.0, 83.0], steps=steps, knots=knots)

@@ -52,7 +52,9 @@ class FSPool(Knots):
         super().__init__(dim, knots, init, device, dtype)
         self.hard_eval = hard_eval
         if isinstance(temperature, Tensor) and temperature.is_meta:
-            raise ValueError("temperature is a meta tensor, which has no value; pass a number.")
+            raise ValueError(
+                "temperature is on meta, where it has no value; pass a number, or a tensor on cpu."
+            )
         value = read_temperature(temperature, self.weight)
         # A tensor, so that a schedule can write it in place: no recompilation, CUDA graphs work.
         # Not in the state dict, so that hard and relaxed pools can load each other's weights.
