@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from xml.etree import ElementTree
 
 import pytest
 import torch
 
 from fspool import report, storage
+from fspool.experiments import find
 from fspool.report import figures
 from fspool.report.markdown import markdown
 from fspool.report.page import embed, page
 
 from .folders import PROVENANCE, write_all, write_plan, write_run
-from .grids import terminal
+from .grids import grids_of, terminal
+
+POLYGONS = find("polygons")
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +127,28 @@ def test_a_compact_file_keeps_the_turning_square(tmp_path):
     step = len(full) // len(kept)
     assert len(kept) == min(len(full), 360) and len(full) == step * len(kept)
     torch.testing.assert_close(kept, full[::step], rtol=0, atol=5.1e-4)
+
+
+def test_terminal_markdown_and_page_agree(whole, whole_page):
+    found = whole
+    plain = " ".join(terminal(found).split())
+    spaced, text = " ".join(markdown(found).replace("&lt;", "<").split()), unescape(whole_page)
+    for grid in grids_of(POLYGONS, found).values():
+        for row in grid.rows:
+            line = " ".join(place.value for place in row.places)
+            assert f"{row.label} {line}" in plain
+            joined = " ± ".join  # a Markdown cell has both
+            cells = [joined(filter(None, [place.value, place.spread])) for place in row.places]
+            assert f"| **{row.label}** | {' | '.join(cells)} |" in spaced
+            for place in row.places:
+                assert f'<span class="value">{place.value}</span>' in text
+            for word, of in (("±", "spread"), ("paper", "published"), ("verdict", "verdict")):
+                texts = [getattr(place, of) for place in row.places]
+                if all(texts):
+                    assert f"{word} {' '.join(texts)}" in plain
+                    assert of == "spread" or f"| {word} | {' | '.join(texts)} |" in spaced
+
+
+def test_runs_that_fill_no_table_are_a_sentence_too(whole, monkeypatch):
+    monkeypatch.setattr("fspool.report.terminal.fill_all", lambda *_: [])
+    assert "The finished runs fill no table yet; run more seeds" in terminal(whole)

@@ -22,17 +22,6 @@ from .grids import grids_of, row_of, terminal
 POLYGONS = find("polygons")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """All models at three sizes."""
-    return report.collect(write_all(tmp_path_factory.mktemp("runs")))
-
-
-@pytest.fixture(scope="module")
-def whole_page(whole):
-    return page(whole)
-
-
 def grid_of(collection, title: str) -> Grid:
     return grids_of(POLYGONS, collection)[title]
 
@@ -185,26 +174,6 @@ def test_verdicts_are_counted(tmp_path):
     assert sentence in unescape(page(found))
 
 
-def test_terminal_markdown_and_page_agree(whole, whole_page):
-    found = whole
-    plain = " ".join(terminal(found).split())
-    spaced, text = " ".join(markdown(found).replace("&lt;", "<").split()), unescape(whole_page)
-    for grid in grids_of(POLYGONS, found).values():
-        for row in grid.rows:
-            line = " ".join(place.value for place in row.places)
-            assert f"{row.label} {line}" in plain
-            joined = " ± ".join  # a Markdown cell has both
-            cells = [joined(filter(None, [place.value, place.spread])) for place in row.places]
-            assert f"| **{row.label}** | {' | '.join(cells)} |" in spaced
-            for place in row.places:
-                assert f'<span class="value">{place.value}</span>' in text
-            for word, of in (("±", "spread"), ("paper", "published"), ("verdict", "verdict")):
-                texts = [getattr(place, of) for place in row.places]
-                if all(texts):
-                    assert f"{word} {' '.join(texts)}" in plain
-                    assert of == "spread" or f"| {word} | {' | '.join(texts)} |" in spaced
-
-
 def test_a_narrow_terminal_cuts_no_number(tmp_path):
     write_all(tmp_path, (2, 4, 8, 16, 32, 64))
     found = report.collect(tmp_path)
@@ -212,8 +181,3 @@ def test_a_narrow_terminal_cuts_no_number(tmp_path):
     assert "…" not in text
     for row in grid_of(found, "Direct mean squared error").rows:
         assert all(place.value in text for place in row.places)
-
-
-def test_runs_that_fill_no_table_are_a_sentence_too(whole, monkeypatch):
-    monkeypatch.setattr("fspool.report.terminal.fill_all", lambda *_: [])
-    assert "The finished runs fill no table yet; run more seeds" in terminal(whole)

@@ -29,6 +29,7 @@ from .runs import (
     NoFolder,
     RunFolder,
     State,
+    bears,
     differing,
     folder_name,
     mark_of,
@@ -74,7 +75,7 @@ class Job:
         config, result = (_look(self.path / name) for name in ("config.json", "result.json"))
         if config is None or result is None or differing(config, self.config):
             return False
-        return result.get("config", mark_of(config)) == mark_of(config)
+        return bears(result, mark_of(config))
 
 
 @dataclass(frozen=True)
@@ -366,7 +367,7 @@ def _launch_processes(groups, options, workers, handle) -> list[Job]:
         bad, lost, error = _in_processes(batch, options, 1 if alone else workers, watch)
         failed += bad
         if alone:
-            for job in (job for group in lost for job in group):
+            for job in sum(lost, []):
                 handle(Event(job, "failed", text=_ended(error)))
                 failed.append(job)
             continue
@@ -396,11 +397,10 @@ def _in_processes(
             time.sleep(0.05)
         while not events.empty():
             handle(events.get())
-        lost = [group for future, group in futures.items() if future.exception()]
-        errors = [future.exception() for future in futures if future.exception()]
-        good = [future for future in futures if not future.exception()]
-        failed = [job for future in good for job in future.result()]
-        return failed, lost, errors[0] if errors else None
+        errors = {future: future.exception() for future in futures}
+        failed = [job for future in futures if not errors[future] for job in future.result()]
+        lost = [group for future, group in futures.items() if errors[future]]
+        return failed, lost, next(filter(None, errors.values()), None)
     except KeyboardInterrupt:
         for process in list(pool._processes.values()):
             process.terminate()

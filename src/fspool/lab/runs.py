@@ -192,8 +192,13 @@ def read_result(path: Path, mark: str | None = None) -> dict:
     return result
 
 
+def bears(notes: dict, mark: str) -> bool:
+    """Is a result, or a state, of the configuration with this mark? Very old ones bear none."""
+    return notes.get("config", mark) == mark
+
+
 def _check_mark(path: Path, notes: dict, mark: str | None) -> None:
-    if mark and notes.get("config", mark) != mark:
+    if mark and not bears(notes, mark):
         raise storage.Damaged(f"{path} is of another configuration")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import storage
 from ..checks import UserError
 from ..experiments import EXPERIMENTS
-from ..lab.runs import differing, mark_of
+from ..lab.runs import bears, differing, mark_of
 from . import forms
 from .compact import FORMAT, read_compact
 from .records import Collection, Plan, Point, Record, shorten
@@ -223,7 +223,7 @@ def _misfit(config: dict, result: dict) -> str:
     lists = [*result["metrics"].values(), *(record["loss"] for record in result["curve"])]
     if not all(len(values) == len(seeds) for values in lists):
         return f"does not have one number for each of the {len(seeds)} seeds"
-    if result.get("config", mark_of(config)) != mark_of(config):
+    if not bears(result, mark_of(config)):
         return "is of another configuration than the config.json beside it"
     return ""
 

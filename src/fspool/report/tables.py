@@ -40,7 +40,7 @@ def _fill(experiment: Experiment, collection: Collection) -> list[Grid]:
 
 def _is_changed(experiment: Experiment, record: Record, free: set[str]) -> bool:
     """Are settings, but for those that are free, not as in the presets that follow the paper?"""
-    if 0 in record.metrics.get("whole", []):
+    if 0 in record.metrics.get("whole", []):  # a choice from only a part of what is searched
         return True
     free = free | {*experiment.by_data}
     own = {name: value for name, value in record.settings.items() if name not in free}
