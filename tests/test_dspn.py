@@ -141,6 +141,7 @@ def test_a_step_does_not_depend_on_the_other_sets_of_a_batch():
 def test_sets_on_the_way():
     model = DSPN(encoder(), 2, 4).double()
     z = torch.randn(2, 8, **double)
+    assert model.descend(z, set()) == []
     start, two, five = model.descend(z, {0, 2, 5})
     assert torch.equal(start[0, :, :2], model.start) and start.shape == (2, 4, 3)
     model.iterations = 5

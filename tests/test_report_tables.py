@@ -159,6 +159,16 @@ def test_the_worst_seed_is_reported(tmp_path):
     grid = grid_of(report.collect(tmp_path), "The worst run of FSPool & FSUnpool")
     assert grid.columns == ["4", "64"]
     assert [place.value for place in grid.rows[0].places] == ["0.0090", "0.0030"]
+    assert "among 2 runs" in grid.note
+
+
+def test_one_run_has_no_worst_and_columns_may_have_different_numbers_of_runs(tmp_path):
+    write_run(tmp_path, "fspool-n4", [0, 1], {"mse": [1e-5, 9e-5]})
+    write_run(tmp_path, "fspool-n16", [0], {"mse": [2e-5]})
+    write_run(tmp_path, "fspool-n64", [0, 1, 2], {"mse": [2e-5, 3e-5, 2e-5]})
+    grid = grid_of(report.collect(tmp_path), "The worst run of FSPool & FSUnpool")
+    assert [place.value for place in grid.rows[0].places] == ["0.0090", NONE, "0.0030"]
+    assert "among 2 to 3 runs" in grid.note
 
 
 def test_verdicts_are_counted(tmp_path):

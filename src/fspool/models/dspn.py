@@ -63,7 +63,7 @@ class DSPN(nn.Module):
         x = x.expand(*z.shape[:-1], *x.shape[-2:])
         rate = RATE / z.shape[-2] if self.original else self.rate
         found = [x] if 0 in wanted else []
-        for step in range(1, max(wanted) + 1):
+        for step in range(1, max(wanted, default=0) + 1):
             x = x - rate * self.slope(x, z)
             x = torch.cat((x[..., :-1], x[..., -1:].clamp(0, 1)), -1)
             if step in wanted:
@@ -152,7 +152,7 @@ class ImplicitDSPN(nn.Module):
         x = self._start(z, noise)
         speed, steep, before = torch.zeros_like(x), 0.0, None
         found = [x] if 0 in wanted else []
-        for step in range(1, max(wanted) + 1):
+        for step in range(1, max(wanted, default=0) + 1):
             slope = self.slope(x, z)
             if self.adaptive and before is not None:
                 turn = _norm(slope - before[1]) / _norm(x - before[0]).clamp(min=1e-12)

@@ -30,14 +30,16 @@ def _alike(one: Grid, other: Grid) -> bool:
 
 def _worst(grids: list[Grid], alone: bool) -> Grid:
     first, columns = grids[0], list(dict.fromkeys(name for grid in grids for name in grid.columns))
-    rows, runs = [], 0
+    rows, runs = [], set()
     for grid in grids:
-        places = dict(zip(grid.columns, _lead(grid).places, strict=True))
-        runs = max(runs, *(place.runs for place in places.values()))
+        pairs = zip(grid.columns, _lead(grid).places, strict=True)
+        places = {name: place for name, place in pairs if place.runs > 1}
+        runs |= {place.runs for place in places.values()}
         worst = [places[name].worst if name in places else "" for name in columns]
         rows.append(Row(grid.title, [Place(text or NONE) for text in worst]))
+    among = f"{min(runs)} to {max(runs)}" if len(runs) > 1 else max(runs)
     which = "smallest" if first.higher_is_better else "largest"
-    note = f"The {which} value among {runs} runs. {first.note}".strip()
+    note = f"The {which} value among {among} runs. {first.note}".strip()
     title = f"The worst run of {first.lead}"
     title = title if alone else f"{title}: {first.title}"
     return Grid(title, note, first.head, columns, rows)
