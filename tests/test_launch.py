@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import Thread
 from types import SimpleNamespace
@@ -225,6 +226,22 @@ def test_devices_that_are_there(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
         assert find_device("auto") == torch.device(expected)
     assert find_device("cpu") == CPU and find_device("cuda:1") == torch.device("cuda:1")
+
+
+def test_streams_are_those_of_the_device_that_was_asked_for(tmp_path, monkeypatch):
+    """What goes to another device than torch's current one would be in no recorded graph."""
+    asked, seen = [], []
+
+    @contextmanager
+    def current(device):
+        asked.append(device)
+        yield
+        asked.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", current)
+    monkeypatch.setattr(launch.trainer, "run_together", lambda *a, **k: seen.append(list(asked)))
+    launch.perform([job(tmp_path)], Options(device="cuda:1"), lambda event: None)
+    assert seen == [[torch.device("cuda:1")]]
 
 
 # --------------------------------------------------------------------------------------------------

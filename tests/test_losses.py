@@ -8,9 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fspool.functional import dispatch
 from fspool.losses import assignment, chamfer
 from fspool.losses import chamfer as chamfer_function
+from fspool.losses.assignment import _operator
 
 LOSSES = (chamfer, assignment)
 NAN = float("nan")
@@ -172,6 +175,14 @@ def test_the_assignment_compiles_and_exports(sizes):
     exported = torch.export.export(Model(), (a.detach(), b)).module()
     torch.testing.assert_close(exported(a.detach(), b), expected.detach())
     assert assignment(a.to("meta"), b.to("meta")).shape == (2,)
+
+
+def test_a_compiled_assignment_asks_for_no_kernel_that_is_not_there(monkeypatch):
+    monkeypatch.delitem(dispatch._operators, ("assign", "cuda"), raising=False)
+    with FakeTensorMode():
+        on_cpu, on_cuda = (torch.empty(2, 3, 3, device=device) for device in ("cpu", "cuda"))
+        assert _operator(on_cpu) is torch.ops.fspool.assign.default
+        assert _operator(on_cuda) is None
 
 
 GOOD = {"a": torch.zeros(2, 3, 2), "b": torch.zeros(2, 4, 2)}

@@ -67,6 +67,21 @@ def test_cuda_kernels(dtype, width, tolerance, words):
     assert_near(brief[:2], expected[:2], tolerance)
 
 
+@pytest.mark.parametrize("dtype, width", [(torch.float32, 12), (torch.bfloat16, 32)])
+def test_one_memory_for_all_replicas(dtype, width):
+    """vmap over a gradient gives what was kept without memory of its own for every replica."""
+    from fspool.kernels.cuda import lstm as cuda
+
+    x, weight, words, start = (t.to(DEVICE) for t in example(1, width=width))
+    *_, hidden, cells, gates = cuda.lstm(x, weight.to(dtype), words, start, True)
+    kept = [t.expand(3, *t.shape[1:]) for t in (weight.to(dtype), start, hidden, cells, gates)]
+    g = [torch.randn(3, 5, width, device=DEVICE) for _ in range(2)]
+    for a, b in zip(
+        cuda.pull(*g, *kept), cuda.pull(*g, *(t.contiguous() for t in kept)), strict=True
+    ):
+        assert a.is_contiguous() and torch.equal(a, b)
+
+
 @pytest.mark.parametrize("words", [True, False])
 def test_plain_operators(words):
     x, weight, read, start = example(words=words)

@@ -326,6 +326,12 @@ def test_more_replicas_than_programs_can_have():
         )
 
 
+def test_more_features_than_32_bits_count():
+    x = torch.empty(1, device=DEVICE).expand(1, 1, 1024, 1 << 21)
+    with pytest.raises(ValueError, match="2097152 features of 1024 rows; expected fewer than 2"):
+        pool.pool(x, x[:, 0, :2].mT, *ALL)
+
+
 @needs_gpu
 def test_wrong_sizes_stay_inside_the_memory():
     weight = draw(1, 3, 7)

@@ -65,6 +65,12 @@ def test_widths(width):
     assert_equal(kernels(inputs, 3, g), truth(inputs, 3, g))
 
 
+def test_more_replicas_than_programs_can_have():
+    inputs = (t.expand(65_536, *t.shape[1:]) for t in example(1, 1, 1))
+    with pytest.raises(ValueError, match="65536 replicas; expected at most 65535"):
+        kernels(inputs, 1, torch.zeros(65_536, 1, 1, 1))
+
+
 @pytest.mark.parametrize("width", [5, 32])
 def test_replicas_and_many_steps(width):
     inputs, g = example(2, 2, width), torch.randn(2, 2, LONG, width)

@@ -145,6 +145,17 @@ def test_integers_and_strides():
         assert torch.equal(a, b)
 
 
+def test_one_mean_for_all_replicas():
+    """vmap over a gradient gives what was kept without memory of its own for every replica."""
+    x, rows, weight, bias, *running = (t.to(DEVICE) for t in example([5], 6, 3))
+    _, mean, var, *_ = kernels.row_norm(x, rows, weight, bias, *running, EPS, MOMENTUM, True)
+    shared = [t.expand(4, *t.shape[1:]) for t in (x, rows, weight, mean, var)]
+    own, dy = [t.contiguous() for t in shared], torch.randn(4, 6, 3, device=DEVICE)
+    got, expected = (kernels.pull(dy, *given, EPS, True) for given in (shared, own))
+    for a, b in zip(got, expected, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_a_number_that_is_none_stays_in_its_feature_of_its_replica():
     inputs = example([5, 5], 5, 3)
     inputs[0][1, 2, 1] = NAN

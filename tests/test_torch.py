@@ -444,6 +444,13 @@ def test_a_pool_without_values_gets_its_temperature(how):
     assert float(pool.temperature) == 0.5 and torch.equal(pool(x), made(x))
 
 
+def test_a_pool_made_empty_keeps_its_temperature():
+    pool = fspool.FSPool(3, 4, temperature=0.5)
+    pool.temperature.fill_(0.125)
+    assert float(pool.to_empty(device="cpu").temperature) == 0.125
+    assert float(pool.double().temperature) == 0.125
+
+
 def test_hard_and_relaxed_pools_load_each_others_weights():
     hard, relaxed = fspool.FSPool(3), fspool.FSPool(3, temperature=0.25)
     hard.load_state_dict(relaxed.state_dict())

@@ -47,7 +47,7 @@ def fastest(name: str, x: Tensor) -> Callable | None:
         return None
     if x.shape[-1] == 0:  # nothing to make fast
         return None
-    return _fitting(name, x)
+    return fitting(name, x)
 
 
 def wants_gradient(tensor: Tensor) -> bool:
@@ -66,10 +66,11 @@ is_exporting._dynamo_marked_constant = True
 
 def without_gradient(name: str, x: Tensor) -> Callable | None:
     """An operator whose result has no derivative: every transform can go through it."""
-    return None if is_exporting() else _fitting(name, x)
+    return None if is_exporting() else fitting(name, x)
 
 
-def _fitting(name: str, x: Tensor) -> Callable | None:
+def fitting(name: str, x: Tensor) -> Callable | None:
+    """The operator for x, if there is one, whoever asks."""
     key = name, x.device.type
     return None if key in _narrow and x.dtype == torch.float64 else _operators.get(key)
 

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -252,7 +252,10 @@ def _train(
     began = time.monotonic()
     try:
         device = torch.device(options.device)
-        trainer.run_together(list(runs.values()), device, save_every=options.save_every)
+        with (
+            torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        ):  # for its streams
+            trainer.run_together(list(runs.values()), device, save_every=options.save_every)
     except Exception as error:
         if parallel.team().size > 1:  # the others are in the middle of a step
             raise

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..functional.dispatch import on_device, without_gradient
+from ..functional.dispatch import fitting, on_device, without_gradient
 from ..functional.inputs import exact
 from ..layouts import is_traced, transforms
 from .pairs import Pairs, read_pairs
@@ -124,12 +124,12 @@ def match(pairs: Pairs) -> tuple[Tensor, Tensor]:
 def _operator(costs: Tensor) -> Callable | None:
     """Pairs small sets on the device; and sets on the CPU where numpy cannot see them: inside of
     transforms, and while somebody is compiling or exporting."""
-    small = max(costs.shape[1:]) <= SMALL
-    if small or costs.device.type in ("cpu", "meta"):
+    small, plain = max(costs.shape[1:]) <= SMALL, costs.device.type in ("cpu", "meta")
+    if small or plain:
         if transforms():
             return without_gradient("assign", costs)
         if costs.is_meta or is_traced(costs):
-            return torch.ops.fspool.assign.default
+            return torch.ops.fspool.assign.default if plain else fitting("assign", costs)
     return on_device("assign", costs) if small else None
 
 

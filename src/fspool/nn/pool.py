@@ -68,8 +68,7 @@ class FSPool(Knots):
             self.temperature.fill_(self.first_temperature)
 
     def _apply(self, fn, recurse=True):
-        """``to_empty`` gives a pool from the meta device any temperature, and ``half`` one that may
-        be 0."""
+        """``to_empty`` leaves the temperature any number, and ``half`` one that may be 0."""
         before = self.temperature
         super()._apply(fn, recurse)
         if before is None or self.temperature.is_meta:
@@ -78,6 +77,8 @@ class FSPool(Knots):
             self.temperature.fill_(self.first_temperature)
         elif self.temperature.dtype in (torch.float16, torch.bfloat16):
             self.temperature = before.to(self.temperature.device)
+        else:
+            self.temperature.detach().copy_(before)
         return self
 
     def _load_from_state_dict(self, *arguments) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..cpu.lstm import shapes, weight_gradient
 from . import lstm_steps
-from .counts import cdiv
+from .counts import cdiv, replicas
 
 WIDEST = 256  # H up to which a program's state fits in registers
 UNITS = 32  # whose gates are computed at a time; all four of them are 64 KiB of weights
@@ -65,7 +65,7 @@ def pull(
     gates: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The gradients to the gates (G, T, B, 4 H) and to the weight."""
-    weight = weight.contiguous()
+    weight, hidden, cells, gates = (t.contiguous() for t in (weight, hidden, cells, gates))
     start = None if start is None else start.contiguous()
     dgates = torch.empty_like(gates)
     dh, dc = dhidden.float().contiguous().clone(), dcell.float().contiguous().clone()
@@ -93,7 +93,7 @@ def _rows(groups: int, batch: int) -> int:
 def _fused(x, weight, words, start, hidden, cells, gates, steps: int) -> None:
     groups, _, batch, width = hidden.shape
     rows = _rows(groups, batch)
-    _forward[cdiv(batch, rows), groups](
+    _forward[cdiv(batch, rows), replicas(groups)](
         *(x, weight, words, start, hidden, cells, gates, batch, steps, x.shape[1]),
         KEPT=gates.shape[1] == steps and hidden.shape[1] == steps + 1,
         **_tile(width, rows, 4),
@@ -104,7 +104,7 @@ def _fused_back(dh, dc, weight, start, cells, gates, dgates) -> None:
     groups, steps, batch, _ = gates.shape
     width = weight.shape[-1]
     rows = _rows(groups, batch)
-    _backward[cdiv(batch, rows), groups](
+    _backward[cdiv(batch, rows), replicas(groups)](
         *(dh, dc, weight, start, cells, gates, dgates, batch, steps), **_tile(width, rows, 8)
     )
 

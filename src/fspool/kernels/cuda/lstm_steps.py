@@ -6,14 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
-from .counts import cdiv
+from .counts import cdiv, replicas
 
 SLICE = 1024  # entries of a state that a program has
 
 
 def forward(x, weight, words, start, hidden, cells, gates, steps: int) -> None:
     groups, slots, batch, width = hidden.shape
-    grid = (cdiv(batch * width, SLICE), groups)
+    grid = (cdiv(batch * width, SLICE), replicas(groups))
     for t in range(steps):
         a = gates[:, t % gates.shape[1]]
         torch.bmm(hidden[:, t % slots], weight.mT, out=a)
@@ -29,7 +29,7 @@ def forward(x, weight, words, start, hidden, cells, gates, steps: int) -> None:
 def backward(dh, dc, weight, start, cells, gates, dgates) -> None:
     groups, steps, batch, _ = gates.shape
     width = weight.shape[-1]
-    grid = (cdiv(batch * width, SLICE), groups)
+    grid = (cdiv(batch * width, SLICE), replicas(groups))
     product = torch.empty_like(dh, dtype=weight.dtype)
     for t in reversed(range(steps)):
         _cell_back[grid](

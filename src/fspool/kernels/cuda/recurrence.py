@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..cpu import recurrence as plain
-from .counts import power_of_2
+from .counts import power_of_2, replicas
 
 LARGEST = 64  # H up to which the weights fit in registers
 FORWARD, BACKWARD = {32: 1, 64: 8}, {32: 4, 64: 8}  # warps by H: as few as hold it all; 1 below 32
@@ -31,7 +31,9 @@ def recurrence(state: Tensor, weight: Tensor, bias: Tensor, n: int) -> tuple[Ten
     inputs = (t.contiguous() for t in (state, weight, bias))
     if hidden.numel():
         with torch.cuda.device_of(state):
-            _forward[batch, groups](*inputs, hidden, cells, batch, n, **_tile(width, FORWARD))
+            _forward[batch, replicas(groups)](
+                *inputs, hidden, cells, batch, n, **_tile(width, FORWARD)
+            )
     return hidden, cells
 
 
@@ -49,7 +51,7 @@ def pull(
     dbias = state.new_empty(groups, batch, 4 * width)
     if hidden.numel():
         with torch.cuda.device_of(state):
-            _backward[batch, groups](
+            _backward[batch, replicas(groups)](
                 *tensors, dstate, dweight, dbias, batch, n, **_tile(width, BACKWARD)
             )
     return dstate, dweight.sum(1), dbias.sum(1)

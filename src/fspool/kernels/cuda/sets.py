@@ -12,11 +12,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shapes import LARGEST_TILE
-from .counts import cdiv
+from .counts import cdiv, replicas
 
 # Integers that change from call to call: a kernel must not be compiled for each of their values.
 ANY = ("apart", "batch", "length", "knots")
-MOST = 65_535  # replicas: as far as the second number of a program goes
 
 
 class Sets:
@@ -24,9 +23,14 @@ class Sets:
 
     def __init__(self, shape: torch.Size, mask, lengths, offsets) -> None:
         self.shape = shape  # of x
-        self.replicas, self.dim = shape[0], shape[-1]
+        self.replicas, self.dim = replicas(shape[0]), shape[-1]
         self.batch = shape[1] if offsets is None else offsets.shape[-1] - 1
         self.length = shape[-2]  # of a padded set, or of all packed ones together
+        if min(self.length, LARGEST_TILE) * self.dim >= 1 << 31:
+            raise ValueError(
+                f"x has {self.dim} features of {self.length} rows; expected fewer than 2^31 numbers "
+                f"in {LARGEST_TILE} rows on CUDA, so split the features."
+            )
         if mask is not None:
             mask = mask.expand(shape[:3]).contiguous()
             lengths = mask.sum(-1)
@@ -43,10 +47,6 @@ class Sets:
 
     def grid(self, programs: int, features: int) -> tuple[int, int]:
         """For kernels that call ``program``: programs of a replica's sets, times those of x."""
-        if self.replicas > MOST:
-            raise ValueError(
-                f"x has {self.replicas} replicas; expected at most {MOST} on CUDA, so split them."
-            )
         return programs * cdiv(self.dim, features), self.replicas
 
     def larger(self, size: int) -> tuple[int, Tensor | None, int]:
