@@ -28,8 +28,8 @@ class Sets:
         self.length = shape[-2]  # of a padded set, or of all packed ones together
         if min(self.length, LARGEST_TILE) * self.dim >= 1 << 31:
             raise ValueError(
-                f"x has {self.dim} features of {self.length} rows; expected fewer than 2^31 numbers "
-                f"in {LARGEST_TILE} rows on CUDA, so split the features."
+                f"x has {self.dim} features of {self.length} rows; expected fewer than 2^31 "
+                f"numbers in {LARGEST_TILE} rows on CUDA, so split the features."
             )
         if mask is not None:
             mask = mask.expand(shape[:3]).contiguous()
