@@ -173,11 +173,22 @@ def test_sorted_padding_of_the_released_code():
     y_filled, order_filled = filled(x, sizes=full, return_order=True)
     torch.testing.assert_close(y_filled, y)
     torch.testing.assert_close(back(y, order_filled), unpool(y, order))
-    x, sizes = torch.rand(1, 150, 4), torch.tensor([100])
-    exact = pool(x, sizes=sizes, return_order=True)[1].matrix()[..., :100, :100]
-    found = filled(x, sizes=sizes, return_order=True)[1].matrix[..., :100, :100]
+    x, sizes = torch.rand(2, 150, 4), torch.tensor([100, 150])
+    exact = pool(x, sizes=sizes, return_order=True)[1].matrix()[0, :, :100, :100]
+    found = filled(x, sizes=sizes, return_order=True)[1].matrix[0, :, :100, :100]
     variation = (found - exact).abs().sum(-1) / 2  # of the distribution that a row of P is
     assert variation.max() > 0.1
+
+
+def test_sorted_padding_ends_with_the_largest_set_of_the_batch():
+    pool, unpool = FilledPool(4, 5, temperature=1.0).double(), FilledUnpool(4, 5).double()
+    x, sizes = torch.rand(2, 30, 4, dtype=torch.float64), torch.tensor([20, 30])
+    y, order = pool(x, sizes=sizes, return_order=True)
+    more = torch.nn.functional.pad(x, (0, 0, 0, 40))
+    y_more, order_more = pool(more, sizes=sizes, return_order=True)
+    torch.testing.assert_close(y_more, y)
+    torch.testing.assert_close(unpool(y, order_more)[:, :30], unpool(y, order))
+    assert not unpool(y, order_more)[:, 30:].any()
 
 
 def test_sorted_padding_as_replicas():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -48,6 +49,14 @@ def normal(seeds, steps, purpose, shape, device="cpu") -> Tensor:
 def permutations(seeds, steps, purpose, shape, device="cpu") -> Tensor:
     """Random permutations of the last axis of shape, int64, ``(steps, seeds, *shape)``."""
     return bits(seeds, steps, purpose, shape, device).argsort(-1)
+
+
+@lru_cache(maxsize=2)
+def epoch_order(
+    seeds: tuple[int, ...], epoch: int, purpose: str, count: int, device: torch.device
+) -> Tensor:
+    """All of so many examples in the order of an epoch, ``(seeds, count)``."""
+    return permutations(seeds, range(epoch, epoch + 1), purpose, (count,), device)[0]
 
 
 def _mix(x: Tensor) -> Tensor:

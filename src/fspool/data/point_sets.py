@@ -7,7 +7,6 @@ A set is the bright pixels of an image. What a batch holds is a pure function of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -98,11 +97,5 @@ def _images(sets: MnistSets, seeds: tuple[int, ...], step: int, batch: int) -> T
     """The images of one step, (G, B)."""
     count = len(sets.labels)
     epoch, place = divmod(step, count // batch)
-    order = _epoch(seeds, epoch, count, sets.offsets.device)
+    order = draws.epoch_order(seeds, epoch, "images", count, sets.offsets.device)
     return order[:, place * batch : (place + 1) * batch]
-
-
-@lru_cache(maxsize=2)
-def _epoch(seeds: tuple[int, ...], epoch: int, count: int, device: torch.device) -> Tensor:
-    """All images in the order of an epoch, (G, count)."""
-    return draws.permutations(seeds, range(epoch, epoch + 1), "images", (count,), device)[0]

@@ -232,6 +232,8 @@ def cells(preset: str) -> dict[str, ClevrCell]:
     if preset == "quick":
         return quick()
     base = ClevrCell(schedule=preset)
+    if preset == "released":
+        base = replace(base, knots=21, init="normal")
     found = {pool: replace(base, pool=pool) for pool in POOLS if pool != "none"}
     found["question"] = replace(base, pool="none")
     found |= {f"fspool-k{knots}": replace(base, knots=knots) for knots in (5, 40)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ..lab.seconds import seconds_of
 from .clevr_tables import MILESTONES, MODELS, tests_of
+from .experiment import Combined
+from .welch import p_value
 
 LAST = 11  # epochs, 340 to 350, that the published accuracies are the means of
 ENOUGH = 5  # runs of both models from which on they are tested against one another
@@ -27,13 +29,15 @@ class Trained(Protocol):
     tallies: dict[str, Tensor]
 
 
-def by_epoch(records: Iterable[Trained]) -> dict[str, Metrics]:
+def by_epoch(records: Iterable[Trained]) -> dict[str, Combined]:
     """By cell, such as "fspool by epoch", and the tests of FSPool against each other model."""
     known = [record for record in records if "right" in record.tallies]
     curves = {record.name: curve_of(record) for record in known}
     times = _times(known)
     found = {
-        f"{record.name} by epoch": _metrics(curves[record.name], times[record.name])
+        f"{record.name} by epoch": Combined(
+            _metrics(curves[record.name], times[record.name]), [record.name]
+        )
         for record in known
     }
     return found | _tests({name: curve[:, -1].tolist() for name, curve in curves.items()})
@@ -79,17 +83,13 @@ def _times(records: list[Trained]) -> dict[str, float | None]:
     return found
 
 
-def _tests(last: dict[str, list[float]]) -> dict[str, Metrics]:
-    """Welch's t-test, two-sided, of FSPool's accuracy against that of each other model."""
-    from scipy.stats import ttest_ind  # slow to import
-
+def _tests(last: dict[str, list[float]]) -> dict[str, Combined]:
+    """Of FSPool's accuracy against that of each other model."""
     lead, found = last.get("fspool", []), {}
     for name in MODELS.values():
         other = last.get(name, [])
-        if name == "fspool" or min(len(lead), len(other)) < ENOUGH:
-            continue
-        if statistics.pvariance(lead) == statistics.pvariance(other) == 0:
-            continue  # nothing to test with
-        p = float(ttest_ind(lead, other, equal_var=False).pvalue)
-        found[tests_of(name)] = {"p": [p]}
+        if name != "fspool" and min(len(lead), len(other)) >= ENOUGH:
+            p = p_value(lead, other)
+            if not math.isnan(p):
+                found[tests_of(name)] = Combined({"p": [p]}, ["fspool", name])
     return found

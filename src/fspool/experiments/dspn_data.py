@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..data import draws
 from ..data.clevr.arrays import Scenes
 from ..data.clevr.pictured import Pictured, from_files, kept_twin, picture, scenes_file
 from ..data.clevr.vocabulary import OBJECTS
@@ -25,12 +24,6 @@ class Batch(NamedTuple):
     sets: Tensor  # (G, B, slots, channels + 1)
     noise: Tensor  # like sets
     count: Tensor  # (G, 1), pictures of the batch, of which several processes may have a share each
-
-
-@lru_cache(maxsize=2)
-def epoch_order(seeds: tuple[int, ...], epoch: int, count: int, device: torch.device) -> Tensor:
-    """All pictures in the order of an epoch, (G, count)."""
-    return draws.permutations(seeds, range(epoch, epoch + 1), "images", (count,), device)[0]
 
 
 @lru_cache(maxsize=4)

@@ -12,7 +12,7 @@ TRAINED = 10, 20  # inner steps in training, of DSPN and of iDSPN
 MODELS = {"FSPool": "fspool", "Sum": "sum", "Max": "max", "iDSPN": "idspn"}
 SCHEDULE = (
     "Per cent; more is better. The published models were trained for 100 epochs with pictures of "
-    "CLEVR, these much shorter, with pictures of a twin: see the settings."
+    "CLEVR; for how many steps these were, and with pictures of a twin or not: see the settings."
 )
 
 

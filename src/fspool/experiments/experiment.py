@@ -30,6 +30,13 @@ class Entry(NamedTuple):
     metric: str
 
 
+class Combined(NamedTuple):
+    """Metrics that come from several cells, and from which."""
+
+    metrics: dict[str, list]
+    cells: list[str]
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of results: every entry is one metric of one cell.
@@ -53,6 +60,7 @@ class Table:
     higher_is_better: bool = False  # as of an accuracy
     welch: bool = False
     judged: bool = True  # against the published numbers
+    preset: str = ""  # that those are of, where they are not of all presets that are judged
     early: bool = False  # read on the way, so that it does not matter how long a run goes on
     worst: bool = True  # is the worst run of interest?
 
@@ -75,8 +83,8 @@ class Experiment:
     derive: Callable[[list[dict]], dict[str, list]] = lambda curve: {}  # metrics from a loss curve
     # What a report keeps of the tallies (runs, counts) of a cell with such settings and seeds.
     gather: Callable[[dict, Sequence[int], dict[str, Tensor]], dict[str, Tensor]] | None = None
-    # Metrics that come from several cells, by a name that tables know.
-    combine: Callable[[Iterable], dict[str, dict[str, list]]] = lambda records: {}
+    # From the records of cells, by a name that tables know.
+    combine: Callable[[Iterable], dict[str, Combined]] = lambda records: {}
     also: dict[str, str] = field(default_factory=dict)  # what to know of a preset
     usual: dict[str, tuple[str, ...]] = field(default_factory=dict)  # data sets, by preset
     # Readouts that are in no preset, and the cells that they make of one.
@@ -137,14 +145,18 @@ class Published(NamedTuple):
     value: float
     spread: float | None  # standard deviation over runs, where one is printed
     unit: float  # one unit of the last printed digit
+    share: float = 1.0  # of the runs, whose mean it is: the others did not arrive
 
     @classmethod
     def read(cls, text: str) -> Published:
-        """``82.2 ± 2.1``, or a number alone."""
-        number, sign, spread = text.partition("±")
+        """``82.2 ± 2.1``, or a number alone; perhaps with ``(8 of 10)`` runs."""
+        numbers, _, runs = text.partition("(")
+        number, sign, spread = numbers.partition("±")
         value = float(number)
         unit = 10.0 ** Decimal(number.strip()).as_tuple().exponent
-        return cls(text, value, float(spread) if sign else None, unit)
+        good, _, count = runs.rstrip(")").partition(" of ")
+        share = int(good) / int(count) if runs else 1.0
+        return cls(text, value, float(spread) if sign else None, unit, share)
 
 
 @cache

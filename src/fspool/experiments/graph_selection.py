@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..data import tu
+from .experiment import Combined
 from .folds import FOLDS, sizes
 from .graph_tables import BASES, BIO, PAPER
 
@@ -85,10 +86,12 @@ def _sizes(settings: dict, name: str) -> list[int]:
 # From repeats to numbers in tables
 
 
-def chosen(records: Iterable[Tried]) -> dict[str, Metrics]:
+def chosen(records: Iterable[Tried]) -> dict[str, Combined]:
     """By model and data set, such as "fspool MUTAG": what every repeat comes to."""
-    found = {key: _metrics(points) for key, points in grids(records).items()}
-    found = {" ".join(key): metrics for key, metrics in found.items() if metrics}
+    found = {}
+    for key, points in grids(records).items():
+        if metrics := _metrics(points):
+            found[" ".join(key)] = Combined(metrics, [point.name for point in points])
     return found | _over_datasets(found)
 
 
@@ -154,18 +157,20 @@ def _is_whole(points: Sequence[Tried]) -> bool:
     return [len(values) for values in found] == counts and len(points) == math.prod(counts)
 
 
-def _over_datasets(found: dict[str, Metrics]) -> dict[str, Metrics]:
+def _over_datasets(found: dict[str, Combined]) -> dict[str, Combined]:
     """Is FSPool better, or sooner at its best, on more data sets than chance explains?"""
     pairs = [(f"fspool {name}", f"{BASES[name]} {name}") for name in PAPER]
     pairs = [pair for pair in pairs if set(pair) <= set(found)]
     if len(pairs) < FEWEST:
         return {}
+    cells = [cell for pair in pairs for name in pair for cell in found[name].cells]
     tests = {}
     for metric, sign in (("accuracy", 1), ("epoch", -1)):
-        means = [[statistics.fmean(found[name][metric]) for name in pair] for pair in pairs]
-        gains = [sign * (lead - base) for lead, base in means]
+        means = [[statistics.fmean(found[name].metrics[metric]) for name in pair] for pair in pairs]
+        # Equal gains of other signs have equal ranks: not where they differ in the last bit.
+        gains = [sign * round(lead - base, 9) for lead, base in means]
         if any(gains):
-            tests[f"{metric} over data sets"] = _signed_ranks(gains)
+            tests[f"{metric} over data sets"] = Combined(_signed_ranks(gains), cells)
     return tests
 
 

@@ -23,7 +23,7 @@ from ..lab.runs import seeds_of
 from ..models import SetClassifier
 from ..storage import Damaged, digest, plain, read_json, read_tensors
 from . import mnist_reconstruction
-from .experiment import PRESETS, Experiment
+from .experiment import PRESETS, Combined, Experiment
 from .mnist import STARTS, MnistCell, steps_of
 from .mnist_tables import CLASSIFICATION_TABLES
 
@@ -267,10 +267,10 @@ def extra() -> dict[str, Classification]:
     }
 
 
-def in_short(records: Iterable) -> dict[str, dict[str, list]]:
+def in_short(records: Iterable) -> dict[str, Combined]:
     """Runs that end before their tenth epoch, which no table of the paper shows."""
     return {
-        f"{record.name} in short": {"accuracy": record.metrics["accuracy"]}
+        f"{record.name} in short": Combined({"accuracy": record.metrics["accuracy"]}, [record.name])
         for record in records
         if "accuracy" in record.metrics and "accuracy after 10" not in record.metrics
     }

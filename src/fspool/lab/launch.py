@@ -252,9 +252,8 @@ def _train(
     began = time.monotonic()
     try:
         device = torch.device(options.device)
-        with (
-            torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-        ):  # for its streams
+        # A recording has streams of torch's current device, whatever that of its tensors is.
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             trainer.run_together(list(runs.values()), device, save_every=options.save_every)
     except Exception as error:
         if parallel.team().size > 1:  # the others are in the middle of a step

@@ -2,7 +2,8 @@
 
 Padding is pushed below everything else by adding -99999 to it, and then sorted with the rest, by
 dense matrices in the precision of x. The logits of NeuralSort are sums of differences, which are
-then so large that float32 has no digits left for the elements.
+then so large that float32 has no digits left for the elements. How large depends on how much there
+is of it: sets are as long as the largest of their batch, and what x has behind takes no part.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ def _weights(weight: Tensor, sizes: Tensor, length: int) -> Tensor:
     return found if sizes.ndim == 2 else found.squeeze(0)
 
 
-def _permutation(s: Tensor, temperature: Tensor) -> Tensor:
-    """P of values (..., n), all in their own dtype: what is large in the padding takes digits from
-    what is small in the elements."""
-    n = s.shape[-1]
-    scale = n - 1 - 2 * torch.arange(n, dtype=s.dtype, device=s.device)
-    distance = (s.unsqueeze(-1) - s.unsqueeze(-2)).abs().sum(-1)
+def _permutation(s: Tensor, there: Tensor, temperature: Tensor) -> Tensor:
+    """P of those values (..., n) that are there, all in their own dtype: what is large in the
+    padding takes digits from what is small in the elements."""
+    last = there.sum(-1, keepdim=True) - 1
+    scale = last - 2 * torch.arange(s.shape[-1], dtype=s.dtype, device=s.device)
+    apart = (s.unsqueeze(-1) - s.unsqueeze(-2)).abs()
+    distance = (apart * there.unsqueeze(-2)).sum(-1)
     logits = scale.unsqueeze(-1) * s.unsqueeze(-2) - distance.unsqueeze(-2)
+    logits = logits.masked_fill(~there.unsqueeze(-2), float("-inf"))
     return (logits / temperature.to(s.dtype)).softmax(-1)
 
 
@@ -51,9 +54,9 @@ class FilledPool(FSPool):
     def forward(self, x: Tensor, *, sizes: Tensor, return_order: bool = False):
         places = torch.arange(x.shape[-2], device=x.device)
         outside = (places >= sizes.unsqueeze(-1)).unsqueeze(-1)
-        filled = x + outside * FILL
-        s = filled.transpose(-1, -2)
-        matrix = _permutation(s, self.temperature)
+        longest = sizes.amax(-1).clamp(min=1)[..., None, None, None]
+        s = (x + outside * FILL).transpose(-1, -2)
+        matrix = _permutation(s, places < longest, self.temperature)
         ranked = (matrix @ s.unsqueeze(-1)).squeeze(-1).transpose(-1, -2)
         y = (ranked * _weights(self.weight, sizes, x.shape[-2])).sum(-2)
         return (y, DenseOrder(matrix, sizes)) if return_order else y

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .. import storage
 from ..experiments import EXPERIMENTS, Experiment
+from ..experiments.experiment import Combined
 
 DIGITS = 7  # significant ones of a measurement: one more than the paper's longest number has
 
@@ -41,6 +42,7 @@ class Record:
     problems: list[str] = field(default_factory=list)
     kept: dict[str, dict] = field(default_factory=dict)  # arrays, where there are no run folders
     tallies: dict[str, Tensor] = field(default_factory=dict)  # counts, as the experiment gathers
+    cells: list[str] = field(default_factory=list)  # those that it comes from, where it has no runs
 
     @cached_property
     def arrays(self) -> dict[str, Tensor]:
@@ -120,7 +122,7 @@ class Collection:
         """The same, and what comes from several of them, under names of its own."""
         records = self.of(experiment.name)
         found = experiment.combine(records.values())
-        return records | {name: _derived(experiment.name, name, m) for name, m in found.items()}
+        return records | {name: _derived(experiment.name, name, own) for name, own in found.items()}
 
     def planned(self, experiment: str) -> set[str]:
         """Names of the cells that were asked for."""
@@ -144,9 +146,10 @@ class Collection:
         return texts
 
 
-def _derived(experiment: str, name: str, metrics: dict[str, list]) -> Record:
-    count = len(next(iter(metrics.values())))
-    return Record(experiment, name, {}, list(range(count)), metrics, [], [])
+def _derived(experiment: str, name: str, found: Combined) -> Record:
+    count = len(next(iter(found.metrics.values())))
+    seeds = list(range(count))
+    return Record(experiment, name, {}, seeds, found.metrics, [], [], cells=found.cells)
 
 
 def shorten(value: float | None, digits: int = DIGITS) -> float | None:

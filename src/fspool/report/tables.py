@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 
 from .. import storage
 from ..experiments.experiment import Entry, Experiment, Published, Table, published
+from ..lab.cell import Cell
 from . import welch
 from .grids import NONE, Grid, Place, Row, digits_for, show
 from .records import Collection, Record
 from .verdicts import Sample, against_closed_form, against_published
 from .worst import worst_seeds
+
+COUNTS = ("steps", "epochs to", "hours to")  # where some runs may not arrive
 
 
 def fill_all(experiment: Experiment, collection: Collection) -> list[Grid]:
@@ -25,12 +28,13 @@ def _fill(experiment: Experiment, collection: Collection) -> list[Grid]:
     shown: set[Entry] = set()
     grids = []
     records, planned = collection.combined(experiment), collection.planned(experiment.name)
-    several = records.keys() - collection.of(experiment.name).keys()
+    known = {name: experiment.cells(name) for name in experiment.judged}
     for table in experiment.tables:
         free = {"steps"} if table.early else set()
-        changed = {name for name, r in records.items() if _is_changed(experiment, r, free)}
-        if changed:  # what comes from several cells is as good as the worst of them
-            changed |= several
+        presets = [known[table.preset]] if table.preset else list(known.values())
+        changed = {name for name, r in records.items() if _is_changed(experiment, presets, r, free)}
+        # What comes from several cells is as good as the worst of them.
+        changed |= {name for name, r in records.items() if not changed.isdisjoint(r.cells)}
         filler = _Filler(table, records, planned, changed)
         if not filler.entries <= shown:
             grids.append(filler.grid())
@@ -38,7 +42,9 @@ def _fill(experiment: Experiment, collection: Collection) -> list[Grid]:
     return sorted(grids, key=lambda grid: not grid.published)
 
 
-def _is_changed(experiment: Experiment, record: Record, free: set[str]) -> bool:
+def _is_changed(
+    experiment: Experiment, presets: list[dict[str, Cell]], record: Record, free: set[str]
+) -> bool:
     """Are settings, but for those that are free, not as in the presets that follow the paper?"""
     if 0 in record.metrics.get("whole", []):  # a choice from only a part of what is searched
         return True
@@ -46,7 +52,7 @@ def _is_changed(experiment: Experiment, record: Record, free: set[str]) -> bool:
     own = {name: value for name, value in record.settings.items() if name not in free}
     if not own:
         return False
-    known = [experiment.cells(name).get(record.name) for name in experiment.judged]
+    known = [cells.get(record.name) for cells in presets]
     asked = [storage.plain(cell.settings()) for cell in known if cell is not None]
     alike = any(own.items() <= settings.items() for settings in asked)
     return not (alike and experiment.enough(record.settings))
@@ -106,7 +112,8 @@ class _Filler:
         paper = published(self.table.published).get(label, {}) if self.table.published else {}
         columns = self.table.columns
         places = [self.place(entries[i], paper.get(columns[i])) for i in self.columns]
-        word = "reached" if entries[0].metric.startswith(("steps", "epochs")) else "finite"
+        counts = any(entry.metric.startswith(COUNTS) for entry in entries)
+        word = "reached" if counts else "finite"
         return Row(label, places, reached=word)
 
     def place(self, entry: Entry, paper: Published | None) -> Place:

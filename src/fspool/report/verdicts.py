@@ -56,7 +56,7 @@ def against_published(sample: Sample, published: Published, *, trained: bool) ->
     What is not trained differs between seeds only as much as its evaluation is inexact, and the
     published evaluation was as inexact.
     """
-    if not sample.complete:
+    if len(sample.good) < published.share * len(sample.values):
         return BEHIND  # its mean is infinite, at the wrong end
     spread = published.spread
     if spread is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..experiments.welch import p_value
 from .grids import Place
 from .verdicts import Sample
 
@@ -18,24 +19,12 @@ def compare(lead: Sample | None, others: dict[str, Sample]) -> Place:
     if lead is None or not lead.complete or not others:
         return Place()
     name = max(others, key=lambda name: others[name].rating)
-    p = p_value(lead, others[name])
+    p = p_value(lead.good, others[name].good)
     if math.isnan(p):
         return Place()
     # A reader takes a small p for the lead's success, unless told.
     better = ", better mean" if others[name].rating > lead.rating else ""
     return Place(show_p(p), against=f"{name}{better}")
-
-
-def p_value(one: Sample, other: Sample) -> float:
-    """Not a number where a test is impossible: single runs, or runs that are all the same."""
-    from scipy.stats import ttest_ind_from_stats  # slow to import, and few tables need it
-
-    counts = len(one.values), len(other.values)
-    if min(counts) < 2 or (one.mean == other.mean and one.spread == other.spread == 0):
-        return math.nan
-    return ttest_ind_from_stats(
-        one.mean, one.spread, counts[0], other.mean, other.spread, counts[1], equal_var=False
-    ).pvalue
 
 
 def show_p(p: float) -> str:

@@ -11,7 +11,6 @@ A question that is missing, as in the last batch of an epoch, has the number -1 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -107,7 +106,8 @@ def train_batches(
         most = max(1, AT_ONCE // (batch * len(seeds)))
         end = min(begin + most, steps.stop, (epoch + 1) * every)
         own = range(begin, end)
-        order = _epoch(tuple(seeds), epoch, len(desk), every * batch, device)
+        order = draws.epoch_order(tuple(seeds), epoch, "questions", len(desk), device)
+        order = pad(order, (0, every * batch - len(desk)), value=-1)
         first = (begin - epoch * every) * batch
         numbers = order[:, first : first + len(own) * batch].unflatten(1, (len(own), batch))
         keys = draws.bits(seeds, own, "objects", (batch, OBJECTS), device)
@@ -131,23 +131,14 @@ def kept(seeds, steps: range, batch: int, units: int, dropout: float, device, dt
 
 
 def tried_batches(desk: Desk, seeds: Sequence[int], batch: int, piece: int) -> list[QuestionBatch]:
-    """All questions in pieces of so many batches, (G, questions, ...); the same ones always."""
+    """All questions in pieces of so many batches, (G, questions, ...); the same ones always,
+    in the same order, whatever the pieces."""
     device, rows = desk.answers.device, batch * piece
     found = []
-    for number, first in enumerate(range(0, len(desk), rows)):
+    for first in range(0, len(desk), rows):
         own = torch.arange(first, min(first + rows, len(desk)), device=device)
-        whole = -(-len(own) // batch) * batch
-        numbers = pad(own, (0, whole - len(own)), value=-1).expand(len(seeds), -1)
-        times = range(number, number + 1)
-        keys = draws.bits(seeds, times, "validation/objects", (whole, OBJECTS), device)[0]
-        found.append(desk.take(numbers, keys, batch))
+        batches = range(first // batch, -(-int(own[-1] + 1) // batch))
+        numbers = pad(own, (0, len(batches) * batch - len(own)), value=-1).expand(len(seeds), -1)
+        keys = draws.bits(seeds, batches, "validation/objects", (batch, OBJECTS), device)
+        found.append(desk.take(numbers, keys.transpose(0, 1).flatten(1, 2), batch))
     return found
-
-
-@lru_cache(maxsize=2)
-def _epoch(
-    seeds: tuple[int, ...], epoch: int, count: int, room: int, device: torch.device
-) -> Tensor:
-    """All questions in the order of an epoch, (G, room), and -1 behind them."""
-    order = draws.permutations(seeds, range(epoch, epoch + 1), "questions", (count,), device)[0]
-    return pad(order, (0, room - count), value=-1)
