@@ -268,7 +268,9 @@ def test_wrong_settings(setting, message):
 def test_only_as_many_questions_as_the_paper_has_are_judged_by_it(changes, changed):
     settings = cells("paper")["sum"].settings() | changes
     record = Record("clevr", "sum", settings, [0], {}, [], [])
-    assert _is_changed(experiment.EXPERIMENT, record, set()) == changed
+    own = experiment.EXPERIMENT
+    presets = [own.cells(name) for name in own.judged]
+    assert _is_changed(own, presets, record, set()) == changed
 
 
 def spoiled(folder, change):

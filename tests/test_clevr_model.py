@@ -261,6 +261,13 @@ def test_dropout_drops_as_often_as_it_should():
     assert (kept([0], range(2), 4, 9, 0.0, "cpu", torch.float32) == 1).all()
 
 
+def test_trials_are_the_same_in_whatever_pieces(desk):
+    found = [tried_batches(desk, [0, 1], 25, piece) for piece in (1, 2, 100)]
+    together = [torch.cat([piece.objects for piece in pieces], 1) for pieces in found]
+    assert torch.equal(together[0], together[1]) and torch.equal(together[0], together[2])
+    assert not torch.equal(*together[0])  # runs have orders of their own
+
+
 def test_trials_are_all_questions_in_order(desk):
     pieces = tried_batches(desk, [0, 1], 25, 2)
     answers = torch.cat([piece.answers for piece in pieces], -1)
@@ -325,7 +332,7 @@ def test_epochs_to_an_accuracy():
     assert first_epoch([97.0, 97.994, 97.996], 98.0) == 3  # in two decimals
     assert first_epoch([97.0], 98.0) is None
     counts = [[900, 979, 980, 985, 991], [900, 970, 975, 979, 979]]
-    found = by_epoch([Told("fspool", counts)])["fspool by epoch"]
+    found = by_epoch([Told("fspool", counts)])["fspool by epoch"].metrics
     assert found["last"] == pytest.approx([99.1, 97.9])
     assert found["last epochs"] == pytest.approx([96.7, 96.06])
     assert found["epochs to 98.00"] == [3, None]
@@ -337,5 +344,6 @@ def test_epochs_to_an_accuracy():
 def test_models_are_tested_from_five_runs_up():
     five, four = [[991], [992], [993], [992], [991]], [[980], [982], [984], [981]]
     found = by_epoch([Told("fspool", five), Told("sum", [*four, [983]]), Told("mean", four)])
-    assert 0 < found["fspool against sum"]["p"][0] < 0.01
+    tested = found["fspool against sum"]
+    assert 0 < tested.metrics["p"][0] < 0.01 and tested.cells == ["fspool", "sum"]
     assert "fspool against mean" not in found

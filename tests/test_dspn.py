@@ -526,7 +526,8 @@ def test_bad_settings(cell, settings):
 def test_only_the_whole_schedule_is_judged(preset, changes, changed):
     settings = EXPERIMENT.cells(preset)["boxes-fspool"].settings() | changes
     record = Record("dspn", "boxes-fspool", settings, [0], {}, [], [])
-    assert _is_changed(EXPERIMENT, record, set()) == changed
+    presets = [EXPERIMENT.cells(name) for name in EXPERIMENT.judged]
+    assert _is_changed(EXPERIMENT, presets, record, set()) == changed
 
 
 def test_files_are_part_of_what_a_run_is(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fspool.experiments import graph_selection
-from fspool.experiments.experiment import published
+from fspool.experiments.experiment import Combined, published
 from fspool.experiments.folds import sizes
 from fspool.experiments.graph_selection import by_repeat, choices, chosen, grids, whole
 from fspool.experiments.graph_tables import BASES, BIO, PAPER, SOCIAL
@@ -123,7 +123,7 @@ def test_what_is_chosen_is_what_a_slow_version_chooses(seed, top):
     shuffled = [points[i] for i in torch.randperm(len(points)).tolist()]
     ((key, ordered),) = grids(shuffled).items()
     assert key == ("fspool", "MUTAG") and ordered == points
-    metrics = chosen(shuffled)["fspool MUTAG"]
+    metrics = chosen(shuffled)["fspool MUTAG"].metrics
     for repeat, choice in enumerate(choices(ordered)):
         place, epoch, accuracy, best = slowly(counts, repeat)
         assert (choice.repeat, choice.point, choice.epoch) == (repeat, place, epoch)
@@ -161,13 +161,13 @@ def test_a_choice_among_few_is_known_as_such(width):
     ]
     few = [each for each in all_of_them if each.settings["width"] == width]
     for points, is_whole in ((all_of_them, 1), (few, 0), (few[:1], 0), (all_of_them[1:], 0)):
-        assert chosen(points)["fspool MUTAG"]["whole"] == [is_whole]
+        assert chosen(points)["fspool MUTAG"].metrics["whole"] == [is_whole]
     social = [
         point(random_counts(0, 10), range(10), dataset="IMDB-BINARY", width=64, batch=b, dropout=p)
         for b in (32, 100)
         for p in (0.0, 0.5)
     ]
-    assert chosen(social)["fspool IMDB-BINARY"]["whole"] == [1]
+    assert chosen(social)["fspool IMDB-BINARY"].metrics["whole"] == [1]
 
 
 def test_models_are_told_apart():
@@ -198,28 +198,30 @@ def test_signed_ranks_of_the_published_numbers():
     found = {}
     for name in PAPER:
         for model, label in (("fspool", "GIN-FSPool"), (BASES[name], "GIN-Base")):
-            found[f"{model} {name}"] = metrics_of(name, "accuracy", label, "accuracy") | metrics_of(
-                name, "epochs", label, "epoch"
-            )
+            accuracy = metrics_of(name, "accuracy", label, "accuracy")
+            epochs = metrics_of(name, "epochs", label, "epoch")
+            found[f"{model} {name}"] = Combined(accuracy | epochs, [name])
     tests = graph_selection._over_datasets(found)
-    epochs = tests["epoch over data sets"]
+    assert tests["epoch over data sets"].cells == [name for name in PAPER for _ in range(2)]
+    epochs = tests["epoch over data sets"].metrics
     assert epochs["data sets"] == [9] and epochs["better"] == [6] and epochs["W"] == [9]
     assert epochs["p"] == [pytest.approx(0.11, abs=0.05)]
-    accuracy = tests["accuracy over data sets"]
-    assert accuracy["better"] == [6] and accuracy["W"] == [pytest.approx(7, abs=0.5)]
+    accuracy = tests["accuracy over data sets"].metrics
+    # The paper has W = 7: with +0.6 and -0.6, which are no tie in binary numbers.
+    assert accuracy["better"] == [6] and accuracy["W"] == [6.5]
     assert accuracy["p"] == [pytest.approx(0.07, abs=0.015)]
 
 
 def test_only_pairs_count_and_ptc_once():
-    same = {"accuracy": [0.5], "epoch": [3]}
-    better = {"accuracy": [0.6], "epoch": [3]}
+    same = Combined({"accuracy": [0.5], "epoch": [3]}, [])
+    better = Combined({"accuracy": [0.6], "epoch": [3]}, [])
     names = ("MUTAG", "PTC", "PROTEINS", "IMDB-BINARY", "IMDB-MULTI", "COLLAB")
     found = {f"fspool {name}": better for name in names}
     found |= {f"{BASES[name]} {name}": same for name in names}
     found |= {"fspool PTC_MR": better, "sum PTC_MR": same, "fspool NCI1": better, "mean NCI1": same}
     tests = graph_selection._over_datasets(found)
-    assert tests["accuracy over data sets"]["data sets"] == [6]
-    assert tests["accuracy over data sets"]["p"] == [pytest.approx(2 / 2**6)]
+    assert tests["accuracy over data sets"].metrics["data sets"] == [6]
+    assert tests["accuracy over data sets"].metrics["p"] == [pytest.approx(2 / 2**6)]
     assert "epoch over data sets" not in tests  # nothing differs, so there is nothing to test
     del found["sum MUTAG"]
     assert graph_selection._over_datasets(found) == {}

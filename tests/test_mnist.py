@@ -374,9 +374,10 @@ def test_encoders_of_other_settings_make_other_runs(encoders, tmp_path):
     write_json(config, {"cell": whole})
     assert own.at(encoders=encoders).auto_encoder == own.auto_encoder
     judged = EXPERIMENTS["mnist-classification"]
+    presets = [judged.cells(name) for name in judged.judged]
     for cell, changed in ((own, False), (found, True)):
         record = Record(judged.name, "sum-frozen-s0.05", plain(cell.settings()), [0], {}, [], [])
-        assert _is_changed(judged, record, set()) == changed
+        assert _is_changed(judged, presets, record, set()) == changed
 
 
 def test_which_encoders_is_on_record(encoders, tmp_path):
@@ -514,7 +515,7 @@ def test_only_short_runs_are_shown_as_such():
 
     tenth = {"accuracy": [0.9], "accuracy after 10": [0.9]}
     records = [record("a", accuracy=[0.5]), record("b", **tenth), record("c")]
-    assert mnist_classification.in_short(records) == {"a in short": {"accuracy": [0.5]}}
+    assert mnist_classification.in_short(records) == {"a in short": ({"accuracy": [0.5]}, ["a"])}
 
 
 # --------------------------------------------------------------------------------------------------

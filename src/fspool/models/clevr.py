@@ -117,8 +117,7 @@ class QuestionAnswering(nn.Module):
             return weighted_sum(self._pairs(objects, question), pair_weights(weights))
         x = self._elements(objects, question)
         if self.kind == "max":
-            if not self.pool_padding:
-                x = x.masked_fill((weights == 0).unsqueeze(-1), float("-inf"))
+            x = x.masked_fill((weights == 0).unsqueeze(-1), float("-inf"))
             return x.amax(-2).masked_fill(weights.sum(-1, keepdim=True) == 0, 0)
         y = weighted_sum(x, weights)  # whole numbers, which bfloat16 has all of
         return y / sizes.clamp(min=1).unsqueeze(-1) if self.kind == "mean" else y
