@@ -4,7 +4,6 @@ import math
 import os
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,8 +27,6 @@ from fspool.storage import read_json, read_tensors
 
 from .grids import grids_of
 from .made_graphs import drawn, write_tu
-
-ROOT = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -386,15 +383,6 @@ def test_a_whole_experiment(finished, run):
     assert "The worst run of GIN-FSPool" in tables
     code, text, _ = run("--dataset", "MUTAG", "--seeds", 20)
     assert code == 0 and "2 of 2 groups of runs were finished before." in text
-
-
-def test_a_choice_from_a_part_of_a_grid_takes_no_verdict_from_other_choices():
-    found = report.collect(ROOT / "results" / "graphs" / "paper.json")
-    records = [record for record in found if record.name != "sum-PTC-d32-b128-p0.5"]
-    grid = grids_of(EXPERIMENT, replace(found, records=records))["Accuracy, molecules and proteins"]
-    verdicts = {row.label: [bool(place.verdict) for place in row.places] for row in grid.rows[:2]}
-    assert grid.columns == ["MUTAG", "PTC"]
-    assert verdicts == {"GIN-FSPool": [True, True], "GIN-Base": [True, False]}
 
 
 def test_a_compact_file_has_what_the_tables_need(finished, tmp_path):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ from .folders import flat, write_all, write_run
 from .grids import grids_of, row_of, terminal
 
 POLYGONS = find("polygons")
+RESULTS = Path(__file__).parent.parent / "results"
 
 
 def grid_of(collection, title: str) -> Grid:
@@ -191,3 +194,14 @@ def test_a_narrow_terminal_cuts_no_number(tmp_path):
     assert "…" not in text
     for row in grid_of(found, "Direct mean squared error").rows:
         assert all(place.value in text for place in row.places)
+
+
+def test_a_choice_from_a_part_of_a_grid_takes_no_verdict_from_other_choices():
+    found = report.collect(RESULTS / "graphs" / "paper.json")
+    records = [record for record in found if record.name != "sum-PTC-d32-b128-p0.5"]
+    grid = grids_of(find("graphs"), replace(found, records=records))[
+        "Accuracy, molecules and proteins"
+    ]
+    verdicts = {row.label: [bool(place.verdict) for place in row.places] for row in grid.rows[:2]}
+    assert grid.columns == ["MUTAG", "PTC"]
+    assert verdicts == {"GIN-FSPool": [True, True], "GIN-Base": [True, False]}
