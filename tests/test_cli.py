@@ -72,6 +72,18 @@ def test_list(fspool):
         assert any(row[:4] == start for row in rows)
 
 
+def test_list_of_one_experiment(fspool):
+    code, out, _ = fspool("list", "polygons")
+    experiment, words = find("polygons"), out.replace(",", " ").split()
+    assert code == 0
+    assert {name for preset in experiment.seeds for name in experiment.preset(preset)} <= {*words}
+    assert {*experiment.settable} <= {*words}
+    rows = [line.split() for line in out.splitlines()]
+    assert ["knots", "20", "20", "21"] in rows  # in quick, paper, released
+    code, _, error = fspool("list", "polygon")
+    assert code == 1 and error.startswith("experiment is 'polygon'; expected one of polygons, ")
+
+
 def test_version_and_help(fspool):
     assert fspool("--version")[:2] == (0, __version__ + "\n")
     code, out, _ = fspool("run", "--help")

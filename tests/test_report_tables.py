@@ -199,9 +199,8 @@ def test_a_narrow_terminal_cuts_no_number(tmp_path):
 def test_a_choice_from_a_part_of_a_grid_takes_no_verdict_from_other_choices():
     found = report.collect(RESULTS / "graphs" / "paper.json")
     records = [record for record in found if record.name != "sum-PTC-d32-b128-p0.5"]
-    grid = grids_of(find("graphs"), replace(found, records=records))[
-        "Accuracy, molecules and proteins"
-    ]
+    grids = grids_of(find("graphs"), replace(found, records=records))
+    grid = grids["Accuracy, molecules and proteins"]
     verdicts = {row.label: [bool(place.verdict) for place in row.places] for row in grid.rows[:2]}
     assert grid.columns == ["MUTAG", "PTC"]
     assert verdicts == {"GIN-FSPool": [True, True], "GIN-Base": [True, False]}

@@ -47,14 +47,18 @@ def fetch_data(
         int | None, typer.Option(min=1, help="Make a twin of clevr with so many scenes to train.")
     ] = None,
     validation: Annotated[
-        int | None, typer.Option(min=1, help="Its scenes to validate (default: 3 for 14).")
+        int | None,
+        typer.Option(min=1, help="Its scenes to validate (default: 3 for every 14 of --scenes)."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the twin goes (default: clevr in --data).")
     ] = None,
     seed: Annotated[int, typer.Option(help="Another one gives another twin.")] = 0,
     files: Annotated[
-        bool, typer.Option("--json/--no-json", help="With files in CLEVR's format, 1 GB in all.")
+        bool,
+        typer.Option(
+            "--json/--no-json", help="With files in CLEVR's format, 1 GB for 70,000 scenes."
+        ),
     ] = True,
 ) -> None:
     """Fetch or make the data of an experiment."""

@@ -28,8 +28,20 @@ from .screen import console, say, stoppable, warn
 Start = Callable[[list[Job], Options, Callable[[Event], None]], list[Job]]  # returns what failed
 
 
-def list_experiments() -> None:
-    """The experiments, their presets and how many runs these are."""
+def list_experiments(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="EXPERIMENT",
+            help="Its cells, and the settings that --set changes.",
+            autocompletion=completion.experiments,
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """The experiments, their presets and how many runs these are; or all of one."""
+    if name is not None:
+        return _list_one(find(name))
     table = Table("experiment", "preset", "cells", "seeds", "what it is", box=None)
     for experiment in EXPERIMENTS.values():
         for preset, seeds in experiment.seeds.items():
@@ -37,6 +49,19 @@ def list_experiments() -> None:
             table.add_row(experiment.name, preset, cells, str(seeds), experiment.what(preset))
     console.print(table)
     console.print("\nfspool run EXPERIMENT --preset PRESET", highlight=False)
+
+
+def _list_one(experiment: Experiment) -> None:
+    presets = {name: experiment.preset(name) for name in experiment.seeds}
+    table = Table("--set", *presets, box=None)
+    for key in experiment.settable:
+        known = (
+            dict.fromkeys(str(getattr(c, key)) for c in own.values()) for own in presets.values()
+        )
+        table.add_row(key, *(", ".join(values) for values in known))
+    console.print(table)
+    for preset, cells in presets.items():
+        console.print(f"\n[bold]cells of {preset}[/bold]\n{', '.join(cells)}", highlight=False)
 
 
 @stoppable()
@@ -60,7 +85,8 @@ def run(
     readout: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of graphs: only this one, also one of PyG's.", autocompletion=completion.readouts
+            help="For graphs: only this readout, also one of PyG's.",
+            autocompletion=completion.readouts,
         ),
     ] = None,
     task: Annotated[
@@ -96,11 +122,11 @@ def run(
         typer.Option(help="Of a Ray cluster: HOST:PORT, or auto."),
     ] = None,
     cpus: Annotated[
-        float | None, typer.Option(min=0.01, help="With Ray: cores of a group, or 1.")
+        float | None, typer.Option(min=0.01, help="With Ray: cores of a group (default: 1).")
     ] = None,
     gpus: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1, help="With Ray: part of a GPU, or 1."),
+        typer.Option(min=0.01, max=1, help="With Ray: part of a GPU (default: 1)."),
     ] = None,
     save_every: Annotated[float, typer.Option(min=0, help="Seconds between saved states.")] = 10.0,
     tensorboard: Annotated[

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from .. import storage
 from ..checks import UserError, check_count, nearest
 from ..data import draws
 from ..data.clevr.pictured import CHANNELS, TASKS, Pictured
@@ -33,6 +32,7 @@ from .dspn_gradient import agreement
 from .dspn_metrics import Scores
 from .dspn_tables import ITERATIONS, TABLES
 from .experiment import Experiment
+from .trained import model_of, read_trained
 
 TITLE = "Sets from pictures: boxes and states of CLEVR's objects"
 TRAIN, TEST = 70_000, 15_000  # scenes
@@ -235,32 +235,20 @@ class SetPrediction(Cell):
         return {name: tensor.cpu() for name, tensor in (shown | scenes).items()}
 
 
-def load(folder: Path | str, task: str | None = None) -> SetPredictor:
-    """The trained model of the first seed of a run folder, in ``eval()`` mode; perhaps of a task.
+def load(folder: Path | str, task: str | None = None, seed: int | None = None) -> SetPredictor:
+    """The trained model of a run folder, in ``eval()`` mode, of one of its seeds or of the first;
+    perhaps of a task.
 
     ``model(images)`` gives sets and vectors; ``model.sets.descend`` also those on the way.
     """
-    folder = Path(folder)
-    try:
-        config = storage.read_json(folder / "config.json")
-        tensors, _ = storage.read_tensors(folder / "model.safetensors")
-    except (OSError, storage.Damaged) as error:
-        raise UserError(f"{folder} has no trained model ({error}); run dspn to its end.") from None
-    cell, experiment = config.get("cell"), config.get("experiment")
-    found = cell.get("task") if experiment == "dspn" and isinstance(cell, dict) else None
+    trained = read_trained(folder)
+    ours = trained.experiment == "dspn" and trained.settings
+    found = trained.settings.get("task") if ours else None
     if found is None or task not in (None, found):
-        what = f"a model for {found}" if found else f"a run of {experiment}"
+        what = f"a model for {found}" if found else f"a run of {trained.experiment}"
         wanted = f"one for {task}" if task else "one of dspn"
-        raise UserError(f"{folder / 'config.json'} is of {what}; expected {wanted}.")
-    try:
-        model = SetPrediction(**cell).model()
-        own = model.state_dict()
-        first = {n: t[0] if n in own and t.ndim > own[n].ndim else t for n, t in tensors.items()}
-        model.load_state_dict(first)
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[-1].strip().rstrip(".")
-        raise UserError(f"{folder} is of another version ({reason}); run dspn again.") from None
-    return model.eval()
+        raise UserError(f"{trained.folder / 'config.json'} is of {what}; expected {wanted}.")
+    return model_of(trained, SetPrediction, seed)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -162,10 +162,7 @@ class Published(NamedTuple):
 @cache
 def published(name: str) -> dict[str, dict[str, Published]]:
     """A table of the paper by row and column; what it has no number for is left out."""
-    text = (files(__package__) / "paper.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
-    for part in name.split("."):
-        table = table[part]
+    table = _printed(name)
     return {
         label: {
             column: Published.read(text)
@@ -174,3 +171,17 @@ def published(name: str) -> dict[str, dict[str, Published]]:
         }
         for label, texts in table["rows"].items()
     }
+
+
+def number_of(name: str) -> str:
+    """What the paper calls it, such as "Table 3"; what has no number is in its text."""
+    number, colon, _ = _printed(name)["title"].partition(":")
+    return number if colon and number.startswith("Table ") else ""
+
+
+@cache
+def _printed(name: str) -> dict:
+    table = tomllib.loads((files(__package__) / "paper.toml").read_text(encoding="utf-8"))
+    for part in name.split("."):
+        table = table[part]
+    return table

@@ -44,6 +44,12 @@ class Grid:
     lead: str = ""  # the row that the table is about
     higher_is_better: bool = False
     worst: bool = True  # is the worst run of interest?
+    source: str = ""  # its number in the paper
+
+    @property
+    def told(self) -> str:
+        """What stands between the title and the numbers."""
+        return " ".join(filter(None, (self.note, self.source and f"{self.source} of the paper.")))
 
     def verdicts(self, label: str = "") -> Counter:
         """How often the paper's numbers were met, missed or beaten, by one model or by all."""

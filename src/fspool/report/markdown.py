@@ -24,7 +24,7 @@ def markdown(collection: Collection) -> str:
         parts += [f"## {experiment.title}", how_made(records, collection, "`", markdown_text)]
         parts += filter(None, [verdict_sentence(grids)])
         for grid in filter(None, [*grids, cost(records)]):
-            parts += [f"### {grid.title}", grid.note, markdown_table(grid)]
+            parts += [f"### {grid.title}", grid.told, markdown_table(grid)]
     if missing := gaps(collection):
         parts += ["## What is missing", "\n".join(f"- {markdown_text(text)}" for text in missing)]
     return "\n\n".join(parts) + "\n"

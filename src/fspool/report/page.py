@@ -123,7 +123,7 @@ def _cost(records: dict[str, Record]) -> str:
     if grid is None:
         return ""
     return _table_section(
-        grid.title, f"<p>{escape(grid.note)}</p>", html_table(grid, caption=False)
+        grid.title, f"<p>{escape(grid.told)}</p>", html_table(grid, caption=False)
     )
 
 

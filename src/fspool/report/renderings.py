@@ -67,7 +67,7 @@ def _columns(grid: Grid, chosen: list[int]) -> Grid:
 
 
 def rich_table(grid: Grid) -> RichTable:
-    title, note = Text(grid.title, "bold"), Text(grid.note, "dim")
+    title, note = Text(grid.title, "bold"), Text(grid.told, "dim")
     table = RichTable(title=title, caption=note, box=box.SIMPLE)
     table.title_justify = table.caption_justify = "left"
     table.add_column(Text(grid.head), min_width=LABEL)
@@ -106,7 +106,7 @@ def markdown_text(text: str) -> str:
 
 
 def html_table(grid: Grid, *, caption: bool = True) -> str:
-    title, note = escape(grid.title), escape(grid.note)
+    title, note = escape(grid.title), escape(grid.told)
     above = f"<figcaption><h3>{title}</h3><p>{note}</p></figcaption>" if caption else ""
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in (grid.head, *grid.columns))
     rows = "".join(_html_row(row) for row in grid.rows)

@@ -13,9 +13,10 @@ from .verdicts import AHEAD, BEHIND, LEVEL
 RULE = (
     "Each number is the mean over seeds, ± the sample standard deviation. Level means that it "
     "differs from the published number by at most 2 √(s² + p²) plus one unit of the last printed "
-    "digit, where s is our standard deviation and p the published one, 0 where none is published. "
-    "What is not trained has the same s and p: the error of one evaluation. A closed form is "
-    "compared with the standard error of our mean. Ahead and behind: better, or worse, by more."
+    "digit, where s is our standard deviation, 0 of a single run, and p the published one, 0 where "
+    "none is published. What is not trained has the same s and p: the error of one evaluation. "
+    "Ahead and behind: better, or worse, by more. A closed form is compared with the standard "
+    "error of our mean; above and below: by more than twice that and a digit."
 )
 
 UNLIKE = (

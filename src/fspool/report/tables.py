@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .. import storage
-from ..experiments.experiment import Entry, Experiment, Published, Table, published
+from ..experiments.experiment import Entry, Experiment, Published, Table, number_of, published
 from ..lab.cell import Cell
 from . import welch
 from .grids import NONE, Grid, Place, Row, digits_for, show
@@ -106,6 +106,7 @@ class _Filler:
             lead=next(iter(table.rows)),
             higher_is_better=table.higher_is_better,
             worst=table.worst,
+            source=number_of(table.published) if table.published else "",
         )
 
     def row(self, label: str, entries: tuple[Entry, ...]) -> Row:
