@@ -153,6 +153,21 @@ def neighbours() -> None:
             neighbours.neighbour_sum(x, starts, torch.zeros(2, edges).int(), dim - 1.0)
 
 
+def perceptron() -> None:
+    from fspool.kernels.cuda import perceptron
+
+    for columns, hidden, out, sizes in (
+        (2, 32, 32, torch.tensor([[100, 3]])),
+        (32, 32, 2, None),
+        (64, 64, 64, None),
+        (16, 16, 10, None),
+    ):
+        x = torch.randn(1, 2, 100 if hidden > 16 else 4, columns)
+        first, second = torch.randn(1, hidden, columns), torch.randn(1, out, hidden)
+        y = perceptron.perceptron(x, first, first[..., 0], second, second[..., 0], sizes)
+        perceptron.pull(y, x, first, first[..., 0], second, sizes, out == 2)
+
+
 def row_norm() -> None:
     from fspool.kernels.cuda import row_norm
 
@@ -167,9 +182,23 @@ def row_norm() -> None:
         row_norm.pull(x, x, rows, one, one, one, 1e-5, relu)
 
 
+def draws() -> None:
+    from fspool.kernels.cuda import draws
+
+    sets = torch.zeros(9, 2).byte(), torch.tensor([0, 4, 9]), torch.zeros(2).byte()
+    images, streams = torch.zeros(1, 2, 2).long(), torch.zeros(1, 2, 2).long()
+    for own, mask, everywhere, dtype in (
+        (streams, False, False, torch.float32),
+        (streams, True, True, torch.float32),
+        (streams, True, False, torch.float64),
+        (streams[..., :1], False, True, torch.float32),
+    ):
+        draws.draw_sets(sets, images, own, 0.05, 342, 27, mask, everywhere, dtype)
+
+
 if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
     everything = (pool, relaxed_sort, chamfer, assignment, rays)
-    everything += (recurrence, lstm, neighbours, row_norm)
+    everything += (recurrence, lstm, neighbours, perceptron, row_norm, draws)
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

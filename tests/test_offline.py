@@ -21,7 +21,9 @@ pytest.importorskip("triton")
         "recurrence",
         "lstm",
         "neighbours",
+        "perceptron",
         "row_norm",
+        "draws",
     ],
 )
 def test_kernels_compile_for_a_gpu(stem, tmp_path):

@@ -75,6 +75,10 @@ def operator_calls():
     starts, sources = torch.tensor([[0, 1, 2, 2], [0, 2, 3, 4]]), torch.tensor([[1, 0], [1, 2]])
     sources = torch.cat((sources, torch.tensor([[9, -9], [0, 0]])), 1)  # 9 and -9: not used
     yield "neighbour_sum", (random(2, 3, 4), starts, sources, 0.5)
+    layers = random(2, 6, 4), random(2, 6), random(2, 3, 6), random(2, 3)
+    for sizes in (None, torch.tensor([[5, 0, 2], [1, 5, 3]])):
+        yield "perceptron", (x, *layers, sizes)
+        yield "perceptron_pull", (random(2, 3, 5, 3), x, *layers[:3], sizes, sizes is None)
     norm = random(2, 5, 4), torch.tensor([3, 5]), *(random(2, 4) for _ in range(3))
     norm += (torch.rand(2, 4).double(),)
     _, mean, var, *_ = torch.ops.fspool.row_norm(*norm, 1e-5, 0.1, True)

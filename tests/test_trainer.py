@@ -11,6 +11,7 @@ from fspool import storage
 from fspool.data.polygons import random_polygons
 from fspool.experiments.polygons import LISTS, Polygons
 from fspool.lab import trainer
+from fspool.lab.cell import Chunk
 from fspool.lab.launch import Options, perform
 from fspool.lab.runs import RunFolder
 
@@ -211,6 +212,63 @@ def test_training_learns():
     assert [record["step"] for record in curve] == [64, 128, 192, 200]
     for first, last in zip(curve[0]["loss"], curve[-1]["loss"], strict=True):
         assert last < first / 10
+
+
+class Blocks:
+    takes_blocks = True
+
+
+@pytest.mark.parametrize("begin, end", [(0, 64), (3, 40), (10, 20)])
+def test_blocks_and_single_steps_are_all_steps(begin, end):
+    steps, seen = range(begin, end), []
+    for piece, batches in trainer._pieces(TINY, [0, 1], steps, CPU, Blocks()):
+        whole = isinstance(batches, Chunk)
+        assert len(piece) == (trainer.BLOCK if whole else 1)
+        seen += batches.each() if whole else [batches]
+    expected = TINY.batches([0, 1], steps, CPU).each()
+    assert len(seen) == len(steps)
+    assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
+
+
+class Busy(Polygons):
+    """The rate changes at step 20, or something is counted after every 24 steps."""
+
+    what = ""
+
+    def rate(self, step: int) -> float:
+        return 1.0 if self.what == "rate" and step < 20 else 0.5
+
+    tallies = property(lambda self: ("right",) if self.what == "tally" else ())
+    tally_every = 24
+
+
+@pytest.mark.parametrize(
+    "what, starts", [("", [0, 16, 32, 48]), ("rate", [0, 20, 36]), ("tally", [0, 24, 48])]
+)
+def test_nothing_is_to_be_done_inside_of_a_block(monkeypatch, what, starts):
+    monkeypatch.setattr(Busy, "what", what)
+    cell = Busy(points=3, steps=64)
+    found = trainer._pieces(cell, [0], range(64), CPU, Blocks())
+    assert [piece[0] for piece, batches in found if isinstance(batches, Chunk)] == starts
+
+
+def test_a_temperature_that_falls_is_written_before_every_step():
+    cell = Polygons(points=3, steps=64, decay_to=0.1)
+    found = trainer._pieces(cell, [0], range(64), CPU, Blocks())
+    assert not any(isinstance(batches, Chunk) for _, batches in found)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_many_steps_in_one_graph_are_those_steps(monkeypatch):
+    cell, device = Polygons(points=8, batch=4, steps=90), torch.device("cuda")
+    curves = []
+    for block in (trainer.BLOCK, 1 << 20):
+        monkeypatch.setattr(trainer, "BLOCK", block)
+        model = trainer.build(cell, [0, 1], device)
+        *_, state = trainer.train(model, cell, [0, 1], device)
+        curves.append([record["loss"] for record in state.curve])
+        curves.append([value.tolist() for value in state.tensors.values()])
+    assert curves[:2] == curves[2:]
 
 
 def test_the_temperature_falls_to_its_end_and_the_evaluation_sorts_hard():

@@ -25,11 +25,16 @@ def bits(
     seeds: Sequence[int], steps: range, purpose: str, shape: tuple[int, ...], device="cpu"
 ) -> Tensor:
     """64 random bits for each entry, int64, ``(steps, seeds, *shape)``."""
+    entries = torch.arange(torch.Size(shape).numel(), device=device)
+    stream = streams(seeds, steps, purpose, device)
+    return _mix(stream[..., None] + _mix(entries + 1)).unflatten(-1, shape)
+
+
+def streams(seeds: Sequence[int], steps: range, purpose: str, device="cpu") -> Tensor:
+    """What the bits of an entry are hashed from, besides its number: int64, ``(steps, seeds)``."""
     runs = torch.tensor([seed_of(seed, purpose) for seed in seeds], device=device)
     times = torch.arange(steps.start, steps.stop, steps.step, device=device)
-    entries = torch.arange(torch.Size(shape).numel(), device=device)
-    stream = _mix(runs + _mix(times + 1)[:, None])
-    return _mix(stream[..., None] + _mix(entries + 1)).unflatten(-1, shape)
+    return _mix(runs + _mix(times + 1)[:, None])
 
 
 def uniform(seeds, steps, purpose, shape, device="cpu") -> Tensor:

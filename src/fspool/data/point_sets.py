@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..functional.dispatch import OFF
+from ..kernels.operator import HAS_TRITON
 from . import draws
 from .mnist import MnistSets
 
@@ -31,14 +33,13 @@ class Batch(NamedTuple):
 
 def train_batches(
     sets: MnistSets, seeds: Sequence[int], steps: range, batch: int, **options
-) -> list[Batch]:
-    """A batch (G, B, ...) for every step; each epoch goes through all sets, in an order of its own.
+) -> Batch:
+    """All steps, (steps, G, B, ...); each epoch goes through all sets, in an order of its own.
 
     ``options`` as for :func:`draw_sets`.
     """
     images = torch.stack([_images(sets, tuple(seeds), step, batch) for step in steps])
-    whole = draw_sets(sets, images, seeds, steps, "train", **options)
-    return [Batch(*parts) for parts in zip(*(tensor.unbind() for tensor in whole), strict=True)]
+    return draw_sets(sets, images, seeds, steps, "train", **options)
 
 
 def every_set(sets: MnistSets, seeds: Sequence[int], images: range, **options) -> Batch:
@@ -71,6 +72,9 @@ def draw_sets(
         everywhere: Noise on the padding too, and on the mask.
         mask: A third channel: 1 for points, 0 for padding.
     """
+    if images.is_cuda and HAS_TRITON and not OFF and length == LARGEST:
+        how = (sigma, mask, everywhere, dtype)
+        return _by_kernel(sets, images, seeds, steps, purpose, *how)
     device, shape = images.device, (images.shape[-1], LARGEST)
     first, sizes = sets.offsets[images], sets.offsets.diff()[images]
     length = int(sizes.max()) if length is None else length
@@ -91,6 +95,26 @@ def draw_sets(
         noise = noise if everywhere else noise.masked_fill(~inside, 0)
         noisy = target + pad(noise, (0, target.shape[-1] - channels))
     return Batch(noisy, target, sizes, sets.labels[images].long())
+
+
+def _by_kernel(
+    sets: MnistSets,
+    images: Tensor,
+    seeds: Sequence[int],
+    steps: range,
+    purpose: str,
+    sigma: float,
+    mask: bool,
+    everywhere: bool,
+    dtype: torch.dtype,
+) -> Batch:
+    from ..kernels.cuda import draws as kernels
+
+    purposes = ("order", "noise") if sigma else ("order",)
+    streams = [draws.streams(seeds, steps, f"{purpose}/{name}") for name in purposes]
+    streams = torch.stack(streams, -1).to(images.device)  # few numbers: one copy, no small kernels
+    rest = (sigma, LARGEST, SIDE, mask, everywhere, dtype)
+    return Batch(*kernels.draw_sets(sets, images, streams, *rest))
 
 
 def _images(sets: MnistSets, seeds: tuple[int, ...], step: int, batch: int) -> Tensor:

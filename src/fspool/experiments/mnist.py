@@ -18,7 +18,7 @@ from ..checks import check_count, nearest
 from ..data import mnist
 from ..data.files import find_root
 from ..data.point_sets import LARGEST, Batch, every_set, train_batches
-from ..lab.cell import Cell, place
+from ..lab.cell import Cell, Chunk, place
 from ..models import SetEncoder
 from ..models.autoencoder import POOLS
 
@@ -88,9 +88,9 @@ class MnistCell(Cell):
             pool_padding=self.pool_padding and self.pool != "fspool",
         )
 
-    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> list[Batch]:
+    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Chunk:
         sets = _on_device(self.data, "train", device)
-        return train_batches(sets, seeds, steps, self.batch, **self._drawing(device))
+        return Chunk(train_batches(sets, seeds, steps, self.batch, **self._drawing(device)))
 
     def tests(self, seeds: Sequence[int], device: torch.device) -> Iterator[Batch]:
         """The test images in pieces, (G, images, ...), of whole batches."""

@@ -60,6 +60,7 @@ class Reconstruction(MnistCell):
             decoder = SetDecoder(self.latent, self.hidden, self.channels, knots=self.knots)
             if self.fill_padding:
                 encoder.pool = FilledPool(self.hidden, self.knots, temperature=self.temperature)
+                encoder.pool_padding = True
                 decoder.unpool = FilledUnpool(self.hidden, self.knots)
         else:
             form = DECODERS[self.decoder]

@@ -8,45 +8,100 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from .cell import Chunk
+
 WARM_UP = 3  # runs before the recording, in which torch chooses and allocates
 
 
-def captured(
-    forward: Callable, match: Callable, update: Callable, example, changed: list[Tensor]
-) -> Callable:
-    """``update(output, batch, match(output, batch))`` with ``output = forward(batch)``, as graphs.
+class Steps:
+    """Training steps: ``update(output, batch, match(output, batch))``, where ``output`` is
+    ``forward(batch)``. ``changed`` is all that a step changes."""
+
+    takes_blocks = False
+
+    def __init__(
+        self, forward: Callable, match: Callable, update: Callable, changed: list[Tensor]
+    ) -> None:
+        self.forward, self.match, self.update, self.changed = forward, match, update, changed
+
+    def step(self, batch) -> None:
+        output = self.forward(batch)
+        self.update(output, batch, self.match(output, batch))
+
+
+class Recorder(Steps):
+    """Steps as graphs, recorded when the first batch comes; the warm-up is undone.
 
     One graph goes forward, one back; between them the host may find what the loss has to know.
-    ``changed`` is all that a step changes; the warm-up is undone in it.
+    Where it need not, many steps are one graph: the host then has next to nothing to do.
     """
-    before = [value.clone() for value in changed]
-    batch = pytree.tree_map(torch.clone, example)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
-            output = forward(batch)
-            update(output, batch, match(output, batch))
-            del output  # what autograd keeps of the warm-up must not reach into the recording
-    torch.cuda.current_stream().wait_stream(stream)
-    there, back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(there, stream=stream):
-        output = forward(batch)
-    there.replay()  # recording alone computes nothing
-    matched = match(output, batch)
-    with torch.cuda.graph(back, pool=there.pool(), stream=stream):
-        update(output, batch, matched)
-    for value, old in zip(changed, before, strict=True):
-        value.copy_(old)
 
-    def replay(new) -> None:
-        pytree.tree_map(lambda own, given: own.copy_(given), batch, new)
-        there.replay()
-        if matched is not None:
-            matched.copy_(match(output, batch))
-        back.replay()
+    def __init__(self, *functions) -> None:
+        super().__init__(*functions)
+        self._stream = torch.cuda.Stream()
+        self._step: Callable | None = None
+        self._block: Callable | None = None
 
-    return replay
+    def step(self, batch) -> None:
+        self._step = self._step or self._record_step(batch)
+        self._step(batch)
+
+    def block(self, chunk: Chunk) -> None:
+        """All steps of a chunk, which has as many at every call. A step comes before it."""
+        self._block = self._block or self._record_block(chunk)
+        self._block(chunk)
+
+    def _warm_up(self, batch) -> None:
+        before = [value.clone() for value in self.changed]
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for _ in range(WARM_UP):
+                super().step(batch)  # and let go of it: nothing may reach into the recording
+        torch.cuda.current_stream().wait_stream(self._stream)
+        for value, old in zip(self.changed, before, strict=True):
+            value.copy_(old)
+
+    def _record_step(self, example) -> Callable:
+        batch = pytree.tree_map(torch.clone, example)
+        self._warm_up(batch)
+        before = [value.clone() for value in self.changed]
+        there, back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(there, stream=self._stream):
+            output = self.forward(batch)
+        there.replay()  # recording alone computes nothing
+        matched = self.match(output, batch)
+        with torch.cuda.graph(back, pool=there.pool(), stream=self._stream):
+            self.update(output, batch, matched)
+        for value, old in zip(self.changed, before, strict=True):
+            value.copy_(old)
+
+        def replay(new) -> None:
+            _write(batch, new)
+            there.replay()
+            if matched is not None:
+                matched.copy_(self.match(output, batch))
+            back.replay()
+
+        self.takes_blocks = matched is None
+        return replay
+
+    def _record_block(self, example: Chunk) -> Callable:
+        chunk = pytree.tree_map(torch.clone, example)
+        batches = chunk.each()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            for batch in batches:
+                super().step(batch)
+
+        def replay(new: Chunk) -> None:
+            _write(chunk, new)
+            graph.replay()
+
+        return replay
+
+
+def _write(own, given) -> None:
+    pytree.tree_map(lambda there, new: there.copy_(new), own, given)
 
 
 def recorded(function: Callable[[], Tensor]) -> Callable[[], Tensor]:

@@ -8,8 +8,24 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from ..checks import UserError
+
+
+class Chunk(NamedTuple):
+    """The batches of several steps as one: tensors (steps, G, ...)."""
+
+    whole: Any
+
+    def each(self) -> list[Any]:
+        """Batch by batch."""
+        leaves, form = pytree.tree_flatten(self.whole)
+        rows = zip(*(leaf.unbind() for leaf in leaves), strict=True)
+        return [pytree.tree_unflatten(own, form) for own in rows]
+
+    def part(self, begin: int, end: int) -> Chunk:
+        return Chunk(pytree.tree_map(lambda leaf: leaf[begin:end], self.whole))
 
 
 class Evaluation(NamedTuple):
@@ -94,8 +110,10 @@ class Cell:
     def begin(self, model: nn.Module, seeds: Sequence[int]) -> None:
         """Write what does not come from random numbers into a fresh model of all runs."""
 
-    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Iterable[Any]:
-        """The input of every step, (G, ...); made all at once, or while they are needed."""
+    def batches(
+        self, seeds: Sequence[int], steps: range, device: torch.device
+    ) -> Chunk | Iterable[Any]:
+        """The input of every step, (G, ...): all at once, or one by one while they are needed."""
         raise NotImplementedError
 
     def output(self, model: nn.Module, batch: Any) -> Tensor:
@@ -130,6 +148,10 @@ class Cell:
 
     def adjust(self, model: nn.Module, step: int) -> None:
         """Whatever else a schedule has to write, in place, before a step."""
+
+    def is_steady(self, steps: range) -> bool:
+        """Is there nothing to write between these steps, neither a rate nor anything else?"""
+        return all(self.rate(step) == self.rate(steps[0]) for step in steps)
 
     @property
     def milestones(self) -> tuple[int, ...]:

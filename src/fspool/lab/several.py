@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .cell import Cell
+from .cell import Cell, Chunk
 from .replicas import select
 from .runs import State
 
@@ -32,10 +32,15 @@ class Several:
         for cell, part in self.parts:
             cell.begin(select(model, part), seeds[part])
 
-    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Iterator[Any]:
+    def batches(
+        self, seeds: Sequence[int], steps: range, device: torch.device
+    ) -> Chunk | Iterator[Any]:
         each = [cell.batches(seeds[part], steps, device) for cell, part in self.parts]
-        for batches in zip(*each, strict=True):
-            yield _cat(batches)
+        if len(each) == 1:
+            return each[0]
+        if all(isinstance(batches, Chunk) for batches in each):
+            return _cat(each, axis=1)
+        return (_cat(batches) for batches in zip(*each, strict=True))
 
     def trials(self, seeds: Sequence[int], device: torch.device) -> Any:
         return _cat([cell.trials(seeds[part], device) for cell, part in self.parts])
@@ -47,8 +52,8 @@ class Several:
         return {name: [x for metrics in each for x in metrics[name]] for name in each[0]}
 
 
-def _cat(trees: Sequence[Any]) -> Any:
-    return pytree.tree_map(lambda *tensors: torch.cat(tensors), *trees)
+def _cat(trees: Sequence[Any], axis: int = 0) -> Any:
+    return pytree.tree_map(lambda *tensors: torch.cat(tensors, axis), *trees)
 
 
 def part_of(state: State, part: slice) -> State:

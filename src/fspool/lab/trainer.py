@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ..checks import UserError
 from ..data.draws import seed_of
 from . import parallel
-from .capture import captured
-from .cell import Cell
+from .capture import Recorder, Steps
+from .cell import Cell, Chunk
 from .provenance import describe
 from .replicas import select, stack
 from .runs import RunFolder, State
@@ -22,6 +22,7 @@ from .several import Several, join, part_of, part_of_record
 from .tallies import Tallies, tallies_of
 
 CHUNK = 64  # steps, at least, between two records of the loss, and two looks at the clock
+BLOCK = 16  # of them in one graph
 RECORDS = 1024  # about as many as a long run has
 
 
@@ -70,24 +71,22 @@ def train(
         optimiser.step()
         total.add_(losses.detach())
 
-    def step(batch) -> None:
-        output = forward(batch)
-        update(output, batch, cell.match(output, batch))
-
-    run, curve, begin, rate = step, list(state.curve), state.step, None
+    on_graphs = device.type == "cuda" and cell.recordable
+    kind = Recorder if on_graphs else Steps
+    recorder = kind(forward, cell.match, update, [*tensors.values(), total])
+    curve, begin, rate = list(state.curve), state.step, None
     while begin < cell.steps:
         steps = range(begin, _chunk_end(cell, begin))
-        for number, batch in zip(steps, cell.batches(seeds, steps, device), strict=True):
-            if team.size > 1:
-                batch = cell.share(batch, *team)
-            if device.type == "cuda" and cell.recordable and run is step:
-                run = captured(forward, cell.match, update, batch, [*tensors.values(), total])
-            cell.adjust(model, number)
-            if cell.rate(number) != rate:
-                rate = cell.rate(number)
+        for piece, batches in _pieces(cell, seeds, steps, device, recorder):
+            cell.adjust(model, piece[0])
+            if cell.rate(piece[0]) != rate:
+                rate = cell.rate(piece[0])
                 set_rate(optimiser, rate)
-            run(batch)
-            tallies.after(number + 1)
+            if isinstance(batches, Chunk):
+                recorder.block(batches)
+            else:
+                recorder.step(batches if team.size == 1 else cell.share(batches, *team))
+            tallies.after(piece.stop)
         parallel.add_up([total])
         curve.append({"step": steps.stop, "loss": (total / len(steps)).tolist()})
         total.zero_()
@@ -95,6 +94,31 @@ def train(
             curve[-1]["metrics"] = _probe(model, cell, seeds, device, steps.stop)
         yield State(steps.stop, tensors, curve)
         begin = steps.stop
+
+
+def _pieces(
+    cell: Cell, seeds: Sequence[int], steps: range, device: torch.device, recorder: Steps
+) -> Iterator[tuple[range, Any]]:
+    """The batches of these steps: as blocks where they can be one graph, else one by one."""
+    batches = cell.batches(seeds, steps, device)
+    if not isinstance(batches, Chunk):
+        yield from ((range(n, n + 1), batch) for n, batch in zip(steps, batches, strict=True))
+        return
+    each, first = batches.each(), 0
+    while first < len(steps):
+        block = steps[first : first + BLOCK]
+        if recorder.takes_blocks and len(block) == BLOCK and _is_quiet(cell, block):
+            yield block, batches.part(first, first + BLOCK)
+            first += BLOCK
+        else:
+            yield steps[first : first + 1], each[first]
+            first += 1
+
+
+def _is_quiet(cell: Cell, steps: range) -> bool:
+    """Nobody wants to write or to count anything between these steps."""
+    counted = bool(cell.tallies) and steps[0] // cell.tally_every != steps[-1] // cell.tally_every
+    return cell.is_steady(steps) and not counted
 
 
 def _check_fit(state: State, tensors: dict[str, Tensor]) -> None:

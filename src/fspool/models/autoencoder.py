@@ -53,7 +53,7 @@ class SetEncoder(nn.Module):
 
     def forward(self, x: Tensor, **layout: Tensor) -> tuple[Tensor, Order | None]:
         """z, and the order of the sort where there was one. ``layout``: mask, sizes or offsets."""
-        x, order = self.elements(x), None
+        x, order = self.elements(x, None if self.pool_padding else layout.get("sizes")), None
         if isinstance(self.pool, FSPool):
             y, order = self.pool(x, return_order=True, **layout)
         elif self.pool_padding:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ..functional.perceptron import has_kernel, perceptron
+
 MANY, TINY = 1024, 4096  # rows from which, and weights up to which, a sum over rows is cut
 PARTS = 64  # into so many parts at most
 
@@ -96,8 +98,25 @@ def spread_biases(model: nn.Module) -> None:
             nn.init.uniform_(module.bias, -bound, bound)
 
 
+class Perceptron(nn.Sequential):
+    """Two linear layers, a ReLU between them; on CUDA many runs of narrow ones have a kernel."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+        super().__init__(Linear(inputs, hidden), nn.ReLU(), Linear(hidden, outputs))
+
+    def forward(self, x: Tensor, sizes: Tensor | None = None) -> Tensor:
+        """``sizes``: rows beyond them may be left out; what comes of them means nothing."""
+        first, _, second = self
+        weights = first.weight, first.bias, second.weight, second.bias
+        if x.is_cuda and first.weight.ndim == 3 and has_kernel(x, *weights):
+            return perceptron(x, *weights, sizes)
+        return super().forward(x)
+
+
 def mlp(*widths: int) -> nn.Sequential:
     """Linear layers of the given widths, a ReLU between every two."""
+    if len(widths) == 3:
+        return Perceptron(*widths)
     layers: list[nn.Module] = [Linear(widths[0], widths[1])]
     for before, after in zip(widths[1:-1], widths[2:], strict=True):
         layers += [nn.ReLU(), Linear(before, after)]
