@@ -33,19 +33,6 @@ EPOCHS = (1, 10, 100)  # after which the accuracy is read
 AUTO_ENCODERS = {"fspool": "fspool", "sum": "sum-mlp", "mean": "mean-mlp", "max": "max-mlp"}
 
 
-class Classifier(SetClassifier):
-    """Whether the encoder is trained is a number, so that one model has runs of either kind: where
-    it is 0 no gradient reaches the encoder, and Adam leaves it as it is."""
-
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)
-        self.register_buffer("trained", torch.ones(1))
-
-    def forward(self, x: Tensor, **layout: Tensor) -> Tensor:
-        z, _ = self.encoder(x, **layout)
-        return self.head(torch.lerp(z.detach(), z, self.trained.unsqueeze(-1)))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Classification(MnistCell):
     """One classifier. FSPool sorts hard here, also with weights trained under a relaxed sort."""
@@ -78,10 +65,14 @@ class Classification(MnistCell):
         return "high" if self.tf32 else "highest"
 
     def model(self) -> nn.Module:
-        return Classifier(self.encoder(self.temperature), self.latent, self.head, CLASSES)
+        encoder = self.encoder(self.temperature).requires_grad_(self.start != "frozen")
+        return SetClassifier(encoder, self.latent, self.head, CLASSES)
+
+    def likeness(self) -> tuple:
+        """Encoders that are not trained make shorter steps."""
+        return *super().likeness(), self.start == "frozen"
 
     def begin(self, model: nn.Module, seeds: Sequence[int]) -> None:
-        model.trained.fill_(self.start != "frozen")
         if self.start == "random":
             return
         weights = [_encoder(Path(self.encoders), self.source, seed) for seed in seeds]
