@@ -377,4 +377,4 @@ def test_the_same_cell_in_two_files_counts_once(tmp_path):
     report.compact(found, tmp_path / "b.json")
     again = report.collect(tmp_path)
     assert len(again) == 1
-    assert again.damaged == ["fspool-n4 is there twice; the second one is left out."]
+    assert again.problems == ["fspool-n4 is there twice; the second one is left out."]

@@ -62,8 +62,10 @@ def test_what_is_unfinished_in_one_place_may_be_finished_in_another(tmp_path):
         assert found.unfinished == found.damaged == []
         assert found.missing == ["random-n8: 0 of 2 runs are finished."]
     twice = report.collect(one, small)
-    assert twice.damaged == ["fspool-n4 is there twice; the second one is left out."]
+    assert twice.problems == ["fspool-n4 is there twice; the second one is left out."]
     assert len(twice.unfinished) == 2
+    report.compact(twice, small)  # keeps one, and nobody asks later whether there was another
+    assert report.collect(small).problems == []
 
 
 def test_markdown_has_a_section_for_each(both):

@@ -36,6 +36,7 @@ def _joined(parts: list[Collection]) -> Collection:
         found.records.extend(part.records)
         found.plans.extend(part.plans)
         found.damaged.extend(part.damaged)
+        found.doubled.extend(part.doubled)
         found.unfinished.extend(t for t in part.unfinished if t.split("/")[0] not in elsewhere)
     return _checked(found)
 
@@ -99,7 +100,7 @@ def _checked(found: Collection) -> Collection:
         if record.experiment not in EXPERIMENTS:
             found.damaged.append(_unknown(record.name, record.experiment))
         elif key in kept:
-            found.damaged.append(f"{record.name} is there twice; the second one is left out.")
+            found.doubled.append(f"{record.name} is there twice; the second one is left out.")
         else:
             kept[key] = record
     found.records[:] = kept.values()

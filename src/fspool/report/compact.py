@@ -37,7 +37,7 @@ def compact(collection: Collection, path: Path | str) -> None:
         "format": FORMAT,
         "plans": [asdict(plan) for plan in collection.plans],
         "unfinished": collection.unfinished,
-        "damaged": collection.problems,  # the arrays have been read by now
+        "damaged": collection.lost,  # the arrays have been read by now
         "machines": machines,
         "cells": cells,
     }

@@ -96,6 +96,7 @@ class Collection:
     plans: list[Plan] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)  # sentences
     damaged: list[str] = field(default_factory=list)  # sentences
+    doubled: list[str] = field(default_factory=list)  # sentences on what was found twice
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -111,6 +112,11 @@ class Collection:
 
     @property
     def problems(self) -> list[str]:
+        """All that is damaged or double, what was found while drawing included."""
+        return [*self.doubled, *self.lost]
+
+    @property
+    def lost(self) -> list[str]:
         """All that is damaged, what was found while drawing included."""
         return [*self.damaged, *(text for record in self for text in record.problems)]
 
