@@ -25,6 +25,7 @@ from ..models.autoencoder import POOLS
 TRAIN, TEST = 60_000, 10_000
 NOISE = ("0.00", "0.01", "0.02", "0.03", "0.04", "0.05")
 STARTS = ("frozen", "unfrozen", "random")  # of a classifier's encoder
+EPOCHS = (1, 10, 100)  # after which its accuracy is read
 POOL_NAMES = {"fspool": "FSPool", "sum": "Sum", "mean": "Mean", "max": "Max"}
 
 

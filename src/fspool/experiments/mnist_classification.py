@@ -24,12 +24,11 @@ from ..models import SetClassifier
 from ..storage import Damaged, digest, plain, read_json, read_tensors
 from . import mnist_reconstruction
 from .experiment import PRESETS, Combined, Experiment
-from .mnist import STARTS, MnistCell, steps_of
+from .mnist import EPOCHS, STARTS, MnistCell, steps_of
 from .mnist_tables import CLASSIFICATION_TABLES
 
 TITLE = "MNIST as sets: which digit is it?"
 CLASSES = 10
-EPOCHS = (1, 10, 100)  # after which the accuracy is read
 AUTO_ENCODERS = {"fspool": "fspool", "sum": "sum-mlp", "mean": "mean-mlp", "max": "max-mlp"}
 
 

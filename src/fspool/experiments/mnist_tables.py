@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .experiment import Entry, Table
-from .mnist import NOISE, POOL_NAMES, STARTS
+from .mnist import EPOCHS, NOISE, POOL_NAMES, STARTS
 
 AUTO_ENCODERS = {
     "FSPool + FSUnpool": "fspool",
@@ -199,20 +199,33 @@ CLASSIFICATION_TABLES = (
     *_all("", ", batches of 8"),
     *_all("-b16", ", batches of 16"),
     Table(
+        title="From an auto-encoder with noise 0.05, noise 0.00",
+        note="Per cent of the test images; more is better. With batches of 8. So the released code "
+        "starts FSPool, and only FSPool; in the tables above every model has the noise of its "
+        "auto-encoder.",
+        published="mnist.classification.from_noisy",
+        head="epochs",
+        columns=tuple(f"{epochs} {start}" for epochs in EPOCHS for start in STARTS[:2]),
+        rows={
+            "FSPool": tuple(
+                Entry(f"fspool-{start}-from-s0.05-s0.00", f"accuracy after {epochs}")
+                for epochs in EPOCHS
+                for start in STARTS[:2]
+            )
+        },
+        scale=100,
+        digits=1,
+        higher_is_better=True,
+        early=True,
+    ),
+    Table(
         title="Claims of the text",
         note="Per cent of the test images; more is better. Frozen encoders after 10 epochs, noise "
-        "0.05; from another auto-encoder after 100, noise 0.00. The large model, noise 0.00, was "
-        "trained for 20 epochs with batches of 64.",
+        "0.05. The large model, noise 0.00, was trained for 20 epochs with batches of 64.",
         columns=("accuracy",),
         rows={
             "frozen, hard sort": (Entry("fspool-frozen-s0.05", "accuracy after 10"),),
             "frozen, relaxed sort": (Entry("fspool-frozen-relaxed-s0.05", "accuracy after 10"),),
-            "frozen, auto-encoder with noise 0.05": (
-                Entry("fspool-frozen-from-s0.05-s0.00", "accuracy after 100"),
-            ),
-            "unfrozen, auto-encoder with noise 0.05": (
-                Entry("fspool-unfrozen-from-s0.05-s0.00", "accuracy after 100"),
-            ),
             "1.6 million parameters": (Entry("fspool-large-s0.00", "accuracy"),),
         },
         scale=100,
