@@ -202,13 +202,14 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
 
 
 def _tiles(sets: Sets) -> list[int]:
-    """log2 of their rows: one tile for sets of one length, steps of four for mixed ones, and of
-    two where that pays: below the largest."""
+    """log2 of their rows: one tile for sets of one length; for mixed ones steps of four, and of two
+    below the largest tile and where most sets of a packed batch are, small graphs say."""
     log = max(min(TILES), (sets.length - 1).bit_length())
     top = min(log, max(TILES))
     if sets.packed or sets.varied:
         steps = {*range(top, 4, -2)} | ({top - 1} if top > 8 else set())
-        return sorted(steps) or [top]  # below 2^5 rows a tile of its own costs more
+        steps |= {5} if top == max(TILES) else set()
+        return sorted(steps & TILES.keys()) or [top]  # below 2^5 rows a tile of its own costs more
     return [log] if log in TILES else []
 
 
