@@ -6,9 +6,10 @@ Without a GPU the kernels run in Triton's interpreter; what needs a real one is 
 import pytest
 import torch
 
-from fspool.functional import dispatch
+from fspool.functional import perceptron as functional
 from fspool.functional.perceptron import perceptron, perceptron_definition
 from fspool.lab.replicas import stack
+from fspool.models import SetEncoder, linear
 from fspool.models.linear import Perceptron, mlp
 
 from .cuda_graphs import replays_with_other_inputs
@@ -108,6 +109,14 @@ def test_rows_with_strides(few_programs):
         assert torch.equal(a, b)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")  # by the interpreter
+def test_infinity_in_columns_that_are_there_alone():
+    x, weights, _, dy = example(1, 1, 4, (2, 5, 3), False)
+    x[0, 0, 1, 0], weights[0][...] = float("inf"), -1 - torch.rand(1, 5, 2)
+    y, *_ = by_kernels(x, weights, None, dy)
+    assert torch.equal(y[0, 0, 1].cpu(), weights[3][0])  # all hidden units are off
+
+
 def test_a_number_that_is_none_stays_in_its_row():
     x, weights, sizes, dy = example(1, 2, 10, (2, 8, 3), False)
     x[0, 1, 4, 0] = NAN
@@ -169,8 +178,8 @@ def test_sizes_of_another_shape():
         perceptron(x, *weights, torch.ones(3).int())
 
 
-def test_two_layers_are_a_perceptron_and_more_are_not():
-    assert isinstance(mlp(2, 3, 4), Perceptron) and not isinstance(mlp(2, 3, 4, 5), Perceptron)
+def test_the_layers_have_the_names_that_they_always_had():
+    assert isinstance(mlp(2, 3, 4), Perceptron)
     names = [name for name, _ in mlp(2, 3, 4).named_parameters()]
     assert names == ["0.weight", "0.bias", "2.weight", "2.bias"]
     x = torch.randn(5, 2)
@@ -253,8 +262,85 @@ def test_another_batch_compiles_no_kernel():
     assert compiled() == before
 
 
-def test_the_definition_without_the_kernels(monkeypatch):
-    monkeypatch.setattr(dispatch, "_operators", {})
-    x, weights, sizes, _ = example(2, 3, 4, (2, 5, 3), True)
-    x = x.nan_to_num()
-    assert torch.equal(perceptron(x, *weights, sizes), perceptron_definition(x, *weights, sizes))
+@pytest.fixture
+def by_operator(monkeypatch):
+    """As on a GPU, the operators are called; here those of the CPU."""
+
+    def on_device(name, x):
+        return torch.ops.fspool.perceptron.default
+
+    monkeypatch.setattr(functional, "on_device", on_device)
+    calls = []
+    original = functional.perceptron
+
+    def counted(x, *rest):
+        calls.append(rest[-1])
+        return original(x, *rest)
+
+    monkeypatch.setattr(linear, "perceptron", counted)
+    return calls
+
+
+LAYOUTS = {
+    "full": {},
+    "sizes": {"sizes": torch.tensor([[5, 0, 2], [1, 4, 3]])},
+    "shared sizes": {"sizes": torch.tensor([5, 0, 2])},
+    "mask": {"mask": torch.tensor([1, 0, 1, 1, 0]).bool().expand(2, 3, 5)},
+    "packed": {"offsets": torch.tensor([0, 4, 4, 15])},
+}
+
+
+@pytest.mark.parametrize("pool", ["fspool", "sum", "mean", "max"])
+@pytest.mark.parametrize("pool_padding", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_encoders_are_those_of_plain_layers(by_operator, pool, pool_padding, layout):
+    made = [SetEncoder(2, 8, 3, pool=pool, knots=4, pool_padding=pool_padding) for _ in range(2)]
+    encoder = stack(made)
+    for bias in (encoder.elements[0].bias, encoder.elements[2].bias):
+        torch.nn.init.normal_(bias)  # so that padding is not zero any more
+    x = torch.randn(2, 15, 2) if "offsets" in layout else torch.randn(2, 3, 5, 2)
+    y = encoder(x, **layout)[0]
+    gradients = torch.autograd.grad(y.square().sum(), encoder.parameters())
+    leaves_out = "sizes" in layout and not pool_padding
+    assert len(by_operator) == 2 and (by_operator[0] is not None) == leaves_out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "has_kernel", lambda *_: False)
+        expected = encoder(x, **layout)[0]
+        own = torch.autograd.grad(expected.square().sum(), encoder.parameters())
+    assert len(by_operator) == 2
+    torch.testing.assert_close(y, expected)
+    for a, b in zip(gradients, own, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_wrong_sizes_are_refused_before_any_kernel(by_operator):
+    encoder = stack([SetEncoder(2, 8, 3) for _ in range(2)])
+    with pytest.raises(ValueError, match=r"sizes has shape \(4,\)"):
+        encoder(torch.randn(2, 3, 5, 2), sizes=torch.ones(4).long())
+    assert not by_operator
+
+
+def test_other_layers_are_no_perceptron(by_operator):
+    layers = stack([mlp(2, 4, 3) for _ in range(2)])
+    x = torch.randn(2, 5, 2)
+    layers(x)
+    assert len(by_operator) == 1
+    layers[1] = torch.nn.GELU()
+    torch.testing.assert_close(layers(x), layers[2](layers[1](layers[0](x))))
+    assert layers[:2](x).shape == (2, 5, 4)
+    layers.double()(x.double())
+    wide = stack([mlp(2, 65, 3) for _ in range(2)])
+    wide(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        stack([mlp(2, 4, 3) for _ in range(2)])(x)
+    assert len(by_operator) == 1
+
+
+@pytest.mark.parametrize("shape, sizes", [((2, 4, 3), [4, 1]), ((0, 5, 4, 3), None)])
+def test_few_axes_and_no_replicas(shape, sizes):
+    x, groups = torch.randn(shape), shape[0]
+    shapes = (5, 3), (5,), (2, 5), (2,)
+    sizes = None if sizes is None else torch.tensor(sizes)
+    y = perceptron(x, *(torch.randn(groups, *own) for own in shapes), sizes)
+    assert y.shape == (*shape[:-1], 2)
+    assert sizes is None or (y[1, 1:] == 0).all()

@@ -11,7 +11,8 @@ from fspool.experiments.mnist_classification import Classification
 from fspool.experiments.mnist_reconstruction import Reconstruction
 from fspool.lab import launch, trainer
 from fspool.lab.launch import Job, Options, bundles, perform
-from fspool.lab.runs import RunFolder
+from fspool.lab.runs import RunFolder, State
+from fspool.lab.several import join
 from fspool.storage import read_json, read_tensors
 
 from .test_mnist import images
@@ -158,6 +159,15 @@ def test_what_is_finished_is_left_alone(tmp_path, monkeypatch):
     )
     assert perform(alike, Options(), quiet) == []
     assert trained == [0.0, 0.2]
+
+
+def test_states_of_different_versions_are_not_put_together():
+    new = State(8, {"model.a": torch.ones(2)})
+    old = State(8, {"model.a": torch.ones(2), "model.b": torch.ones(2)})
+    assert torch.equal(join([new, new]).tensors["model.a"], torch.ones(4))
+    for states in ([new, old], [old, new]):
+        with pytest.raises(UserError, match="states of step 8 are of different versions"):
+            join(states)
 
 
 def test_encoders_go_to_the_runs_of_their_cell(tmp_path):

@@ -11,7 +11,8 @@ from fspool import storage
 from fspool.data.polygons import random_polygons
 from fspool.experiments.polygons import LISTS, Polygons
 from fspool.lab import trainer
-from fspool.lab.cell import Chunk
+from fspool.lab.capture import ALIGNED, _aligned
+from fspool.lab.cell import Cell, Chunk
 from fspool.lab.launch import Options, perform
 from fspool.lab.runs import RunFolder
 
@@ -225,7 +226,7 @@ def test_blocks_and_single_steps_are_all_steps(begin, end):
         whole = isinstance(batches, Chunk)
         assert len(piece) == (trainer.BLOCK if whole else 1)
         seen += batches.each() if whole else [batches]
-    expected = TINY.batches([0, 1], steps, CPU).each()
+    expected = list(TINY.batches([0, 1], steps, CPU))
     assert len(seen) == len(steps)
     assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
 
@@ -252,20 +253,41 @@ def test_nothing_is_to_be_done_inside_of_a_block(monkeypatch, what, starts):
     assert [piece[0] for piece, batches in found if isinstance(batches, Chunk)] == starts
 
 
-def test_a_temperature_that_falls_is_written_before_every_step():
-    cell = Polygons(points=3, steps=64, decay_to=0.1)
+class Adjusted(Polygons):
+    seen = []
+
+    def adjust(self, model, step):
+        self.seen.append(step)
+
+    adjusts = Cell.adjusts
+
+
+@pytest.mark.parametrize("cell", [Polygons(points=3, decay_to=0.1), Adjusted(points=3)])
+def test_what_a_schedule_writes_is_written_before_every_step(cell):
     found = trainer._pieces(cell, [0], range(64), CPU, Blocks())
     assert not any(isinstance(batches, Chunk) for _, batches in found)
+    assert not Polygons(points=3).adjusts and cell.adjusts
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 5, 1), (2, 16)])
+def test_every_step_of_a_block_begins_like_memory_of_its_own(shape):
+    tensor = torch.randn(shape)
+    copy = _aligned(tensor)
+    assert torch.equal(copy, tensor)
+    for step in copy.unbind():
+        assert step.is_contiguous() and step.data_ptr() % 16 == 0
+        assert step.storage_offset() % ALIGNED == 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_many_steps_in_one_graph_are_those_steps(monkeypatch):
-    cell, device = Polygons(points=8, batch=4, steps=90), torch.device("cuda")
+@pytest.mark.parametrize("points, batch, seeds", [(8, 4, [0, 1]), (5, 3, [2])])
+def test_many_steps_in_one_graph_are_those_steps(monkeypatch, points, batch, seeds):
+    cell, device = Polygons(points=points, batch=batch, steps=90), torch.device("cuda")
     curves = []
     for block in (trainer.BLOCK, 1 << 20):
         monkeypatch.setattr(trainer, "BLOCK", block)
-        model = trainer.build(cell, [0, 1], device)
-        *_, state = trainer.train(model, cell, [0, 1], device)
+        model = trainer.build(cell, seeds, device)
+        *_, state = trainer.train(model, cell, seeds, device)
         curves.append([record["loss"] for record in state.curve])
         curves.append([value.tolist() for value in state.tensors.values()])
     assert curves[:2] == curves[2:]

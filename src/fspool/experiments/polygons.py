@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..checks import check_count, nearest
 from ..data.polygons import polygons, random_polygons
-from ..lab.cell import Cell, Chunk, Evaluation
+from ..lab.cell import Cell, Evaluation
 from ..losses import assignment, chamfer
 from ..models import AutoEncoder, ListDecoder, SetDecoder, SetEncoder
 from ..models.linear import spread_biases
@@ -87,8 +87,8 @@ class Polygons(Cell):
             spread_biases(model)
         return model
 
-    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Chunk:
-        return Chunk(self._polygons(seeds, steps, self.batch, "train", device))
+    def batches(self, seeds: Sequence[int], steps: range, device: torch.device) -> Tensor:
+        return self._polygons(seeds, steps, self.batch, "train", device)
 
     def output(self, model: nn.Module, batch: Tensor) -> Tensor:
         return model(batch)
@@ -110,8 +110,9 @@ class Polygons(Cell):
             decay = TemperatureDecay(model, start=self.temperature, end=self.decay_to, steps=last)
             decay.load_state_dict({"count": step})
 
-    def is_steady(self, steps: range) -> bool:
-        return self.decay_to is None and super().is_steady(steps)
+    @property
+    def adjusts(self) -> bool:
+        return self.decay_to is not None
 
     def evaluate(self, model: nn.Module, seeds: Sequence[int], device: torch.device) -> Evaluation:
         metrics, examples = self._reconstruct(model, seeds, device)

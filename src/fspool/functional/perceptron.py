@@ -9,6 +9,9 @@ so on CUDA one kernel has all of it, and another its gradient: the hidden layer 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -39,25 +42,31 @@ def perceptron(
         ``(G, ..., N, out)``
     """
     weights = (first, first_bias, second, second_bias)
-    shape = x.shape
-    if sizes is not None and sizes.shape != shape[:-2]:
-        raise ValueError(
-            f"sizes has shape {tuple(sizes.shape)}; expected {tuple(shape[:-2])} to fit x."
-        )
-    if sizes is None:
-        inner = x.reshape(len(x), 1, -1, shape[-1])
+    *sets, length, columns = x.shape
+    if sizes is not None and list(sizes.shape) != sets:
+        raise ValueError(f"sizes has shape {tuple(sizes.shape)}; expected {tuple(sets)} to fit x.")
+    count = math.prod(sets[1:])
+    if sizes is None:  # all rows are alike
+        count, length = 1, count * length
     else:
-        inner, sizes = x.flatten(1, -3), sizes.flatten(1)
-    operator = on_device("perceptron", x) if has_kernel(x, *weights) else None
+        sizes = sizes.reshape(len(x), count)
+    inner = x.reshape(len(x), count, length, columns)
+    function = _operator(x, *weights) or perceptron_definition
     with exact(x):
-        y = (operator or perceptron_definition)(inner, *weights, sizes)
-    return y.reshape(*shape[:-1], y.shape[-1])
+        y = function(inner, *weights, sizes)
+    return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
 def has_kernel(x: Tensor, *weights: Tensor) -> bool:
-    """Narrow layers in float32 do, on CUDA."""
+    """Narrow layers in float32 do, on CUDA, where autocast does not ask for less."""
+    asked = torch.is_autocast_enabled(x.device.type) if x.device.type != "meta" else False
+    return not asked and _operator(x, *weights) is not None
+
+
+def _operator(x: Tensor, *weights: Tensor) -> Callable | None:
     widths = (*weights[0].shape[1:], weights[2].shape[1])
-    return max(widths) <= WIDEST and all(t.dtype == torch.float32 for t in (x, *weights))
+    narrow = max(widths) <= WIDEST and all(t.dtype == torch.float32 for t in (x, *weights))
+    return on_device("perceptron", x) if narrow else None
 
 
 def perceptron_definition(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..functional.inputs import exact
 from ..functional.perceptron import perceptron_definition
 from .cpu import perceptron as cpu
 from .operator import differentiate, operator
@@ -52,7 +53,8 @@ def _backward(ctx, dy: Tensor):
         return dx if wants_x else None, *dweights, None
 
     def definition(*given: Tensor) -> Tensor:
-        return perceptron_definition(*given, sizes)
+        with exact(dy):
+            return perceptron_definition(*given, sizes)
 
     _, back = torch.func.vjp(definition, *inputs)  # where second derivatives are wanted
     return *back(dy), None

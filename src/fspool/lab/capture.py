@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from .cell import Chunk
 
+ALIGNED = 16  # numbers
 WARM_UP = 3  # runs before the recording, in which torch chooses and allocates
 
 
@@ -86,7 +87,7 @@ class Recorder(Steps):
         return replay
 
     def _record_block(self, example: Chunk) -> Callable:
-        chunk = pytree.tree_map(torch.clone, example)
+        chunk = pytree.tree_map(_aligned, example)
         batches = chunk.each()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream):
@@ -98,6 +99,14 @@ class Recorder(Steps):
             graph.replay()
 
         return replay
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """A copy (steps, ...) in which every step begins as memory of its own would: kernels are
+    compiled for that, and none may be while a graph is recorded."""
+    steps, numbers = len(tensor), tensor[0].numel()
+    room = tensor.new_zeros(steps, -(-numbers // ALIGNED) * ALIGNED)
+    return room[:, :numbers].view_as(tensor).copy_(tensor)
 
 
 def _write(own, given) -> None:

@@ -112,8 +112,9 @@ class Cell:
 
     def batches(
         self, seeds: Sequence[int], steps: range, device: torch.device
-    ) -> Chunk | Iterable[Any]:
-        """The input of every step, (G, ...): all at once, or one by one while they are needed."""
+    ) -> Tensor | Chunk | Iterable[Any]:
+        """The input of every step, (G, ...). All at once, a tensor (steps, G, ...) or a Chunk of
+        such, they can go through many steps of one CUDA graph; or one by one."""
         raise NotImplementedError
 
     def output(self, model: nn.Module, batch: Any) -> Tensor:
@@ -149,9 +150,10 @@ class Cell:
     def adjust(self, model: nn.Module, step: int) -> None:
         """Whatever else a schedule has to write, in place, before a step."""
 
-    def is_steady(self, steps: range) -> bool:
-        """Is there nothing to write between these steps, neither a rate nor anything else?"""
-        return all(self.rate(step) == self.rate(steps[0]) for step in steps)
+    @property
+    def adjusts(self) -> bool:
+        """Is there anything that :meth:`adjust` writes?"""
+        return type(self).adjust is not Cell.adjust
 
     @property
     def milestones(self) -> tuple[int, ...]:

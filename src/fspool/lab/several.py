@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from ..checks import UserError
 from .cell import Cell, Chunk
 from .replicas import select
 from .runs import State
@@ -34,11 +35,11 @@ class Several:
 
     def batches(
         self, seeds: Sequence[int], steps: range, device: torch.device
-    ) -> Chunk | Iterator[Any]:
+    ) -> Tensor | Chunk | Iterator[Any]:
         each = [cell.batches(seeds[part], steps, device) for cell, part in self.parts]
         if len(each) == 1:
             return each[0]
-        if all(isinstance(batches, Chunk) for batches in each):
+        if all(isinstance(batches, Tensor | Chunk) for batches in each):
             return _cat(each, axis=1)
         return (_cat(batches) for batches in zip(*each, strict=True))
 
@@ -75,6 +76,10 @@ def join(states: Sequence[State]) -> State:
     first = states[0]
     if len(states) == 1:
         return first
+    if any(state.tensors.keys() != first.tensors.keys() for state in states):
+        raise UserError(
+            f"the saved states of step {first.step} are of different versions; each is tried alone."
+        )
     tensors = {
         name: torch.cat([state.tensors[name] for state in states]) if tensor.ndim else tensor
         for name, tensor in first.tensors.items()

@@ -101,6 +101,8 @@ def _pieces(
 ) -> Iterator[tuple[range, Any]]:
     """The batches of these steps: as blocks where they can be one graph, else one by one."""
     batches = cell.batches(seeds, steps, device)
+    if isinstance(batches, Tensor):
+        batches = Chunk(batches)
     if not isinstance(batches, Chunk):
         yield from ((range(n, n + 1), batch) for n, batch in zip(steps, batches, strict=True))
         return
@@ -118,7 +120,8 @@ def _pieces(
 def _is_quiet(cell: Cell, steps: range) -> bool:
     """Nobody wants to write or to count anything between these steps."""
     counted = bool(cell.tallies) and steps[0] // cell.tally_every != steps[-1] // cell.tally_every
-    return cell.is_steady(steps) and not counted
+    steady = all(cell.rate(step) == cell.rate(steps[0]) for step in steps)
+    return steady and not counted and not cell.adjusts
 
 
 def _check_fit(state: State, tensors: dict[str, Tensor]) -> None:

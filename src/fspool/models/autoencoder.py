@@ -14,7 +14,7 @@ from ..functional import Order
 from ..layouts import leave_pooled
 from ..nn import FSPool, FSUnpool, MaxPool, MeanPool, SumPool
 from ..sets import read
-from .linear import mlp
+from .linear import Perceptron, mlp
 
 PLAIN_POOLS = {"sum": SumPool, "mean": MeanPool, "max": MaxPool}
 POOLS = ("fspool", *PLAIN_POOLS)
@@ -53,7 +53,7 @@ class SetEncoder(nn.Module):
 
     def forward(self, x: Tensor, **layout: Tensor) -> tuple[Tensor, Order | None]:
         """z, and the order of the sort where there was one. ``layout``: mask, sizes or offsets."""
-        x, order = self.elements(x, None if self.pool_padding else layout.get("sizes")), None
+        x, order = self._elements(x, layout), None
         if isinstance(self.pool, FSPool):
             y, order = self.pool(x, return_order=True, **layout)
         elif self.pool_padding:
@@ -61,6 +61,13 @@ class SetEncoder(nn.Module):
         else:
             y = self.pool(x, **layout)
         return self.vector(y), order
+
+    def _elements(self, x: Tensor, layout: dict[str, Tensor]) -> Tensor:
+        """The element MLP. Many runs of it may leave out padding that comes last."""
+        leaves_out = isinstance(self.elements, Perceptron) and not self.pool_padding
+        if not leaves_out or x.ndim != 4 or layout.get("sizes") is None:
+            return self.elements(x)
+        return self.elements(x, read(x, **layout)[0].lengths)
 
     def _pool_padding(self, x: Tensor, layout: dict[str, Tensor]) -> Tensor:
         """Padding among the elements, though the mean still divides by the elements alone."""

@@ -99,25 +99,22 @@ def spread_biases(model: nn.Module) -> None:
 
 
 class Perceptron(nn.Sequential):
-    """Two linear layers, a ReLU between them; on CUDA many runs of narrow ones have a kernel."""
-
-    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
-        super().__init__(Linear(inputs, hidden), nn.ReLU(), Linear(hidden, outputs))
+    """Linear layers with a ReLU between every two. Two narrow ones of many runs have a kernel."""
 
     def forward(self, x: Tensor, sizes: Tensor | None = None) -> Tensor:
-        """``sizes``: rows beyond them may be left out; what comes of them means nothing."""
-        first, _, second = self
-        weights = first.weight, first.bias, second.weight, second.bias
-        if x.is_cuda and first.weight.ndim == 3 and has_kernel(x, *weights):
-            return perceptron(x, *weights, sizes)
+        """``sizes``, (G, ...) beside x (G, ..., N, in): rows beyond them may be left out, and what
+        comes of them means nothing."""
+        kinds = [type(layer) for layer in self]
+        if kinds == [Linear, nn.ReLU, Linear] and self[0].weight.ndim == 3:
+            weights = self[0].weight, self[0].bias, self[2].weight, self[2].bias
+            if has_kernel(x, *weights):
+                return perceptron(x, *weights, sizes)
         return super().forward(x)
 
 
-def mlp(*widths: int) -> nn.Sequential:
+def mlp(*widths: int) -> Perceptron:
     """Linear layers of the given widths, a ReLU between every two."""
-    if len(widths) == 3:
-        return Perceptron(*widths)
     layers: list[nn.Module] = [Linear(widths[0], widths[1])]
     for before, after in zip(widths[1:-1], widths[2:], strict=True):
         layers += [nn.ReLU(), Linear(before, after)]
-    return nn.Sequential(*layers)
+    return Perceptron(*layers)

@@ -1,8 +1,8 @@
 """Batches of point sets: their random order and their noise, in one kernel a call.
 
-For :mod:`fspool.data.point_sets`, whose definition this follows: the same bits for the same seed,
-step and purpose. A program makes a set. It does not sort: the place of a point is the number of
-keys that are smaller.
+For :mod:`fspool.data.point_sets`, whose definition this follows: for the same seed, step and
+purpose the same sets in the same order, and the same noise up to rounding. A program makes a set.
+It does not sort: the place of a point is the number of keys that are smaller.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Rows go through in tiles. Backwards each tile is computed once more, and a program adds up what its
 tiles give to the weights; another kernel adds up the programs, always in the same order: the same
-bits. Beyond the widths of the layers the columns of a tile are zeros, and so is all that comes of
-them. Products are by the matrix units in three parts ("tf32x3"), which keeps float32.
+bits. Beyond the widths of the layers the columns of a tile are zeros. Products are by the matrix
+units in three parts ("tf32x3"), which keeps float32.
 """
 
 from __future__ import annotations
@@ -77,9 +77,12 @@ def _tile(tile, g, sizes_ptr, sets, length, BR: tl.constexpr):
 
 
 @triton.jit
-def _hidden(x, w1, b1):
+def _hidden(x, w1, b1, H: tl.constexpr, BH: tl.constexpr):
     """Before the ReLU."""
-    return tl.dot(x, tl.trans(w1), input_precision=PRECISION) + b1
+    hidden = tl.dot(x, tl.trans(w1), input_precision=PRECISION) + b1
+    if H < BH:  # infinity times the zeros there is not zero
+        hidden = tl.where(tl.arange(0, BH)[None, :] < H, hidden, 0.0)
+    return hidden
 
 
 @triton.jit
@@ -121,7 +124,7 @@ def _forward(
         y = tl.zeros((BR, BO), tl.float32)
         if some:
             x = tl.load(x_ptr + at * C + c, mask=element & (c < C), other=0.0)
-            hidden = _relu(_hidden(x, w1, b1))
+            hidden = _relu(_hidden(x, w1, b1, H, BH))
             y = tl.dot(hidden, tl.trans(w2), input_precision=PRECISION) + b2
         tl.store(y_ptr + at * O + o, tl.where(element, y, 0.0), mask=there & (o < O))
 
@@ -167,7 +170,7 @@ def _backward(
         if some:
             x = tl.load(x_ptr + at * C + c, mask=element & (c < C), other=0.0)
             dy = tl.load(dy_ptr + at * O + o, mask=element & (o < O), other=0.0)
-            before = _hidden(x, w1, b1)
+            before = _hidden(x, w1, b1, H, BH)
             dhidden = tl.dot(dy, w2, input_precision=PRECISION)
             dhidden = tl.where(before <= 0, 0.0, dhidden)
             dw2 += tl.dot(tl.trans(dy), _relu(before), input_precision=PRECISION)
