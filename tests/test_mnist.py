@@ -518,6 +518,18 @@ def test_only_short_runs_are_shown_as_such():
     assert mnist_classification.in_short(records) == {"a in short": ({"accuracy": [0.5]}, ["a"])}
 
 
+def test_what_an_epoch_takes_is_that_of_timed_runs():
+    def record(name, *origins):
+        return SimpleNamespace(name=name, settings={"batch": 8}, origins=origins)
+
+    timed = record("sum-timed-s0.05", {"step_seconds": 0.002}, {"runs": 1})
+    records = [timed, record("old-timed-s0.05", {}), record("sum-s0.05", {"step_seconds": 1.0})]
+    expected = {"sum-timed-s0.05 an epoch": ({"seconds": [15.0]}, ["sum-timed-s0.05"])}
+    assert mnist_classification.of_an_epoch(records) == expected
+    cells = mnist_classification.cells("paper")
+    assert [cells[f"{pool}-timed-s0.05"].most_runs for pool in ("fspool", "sum")] == [1, 1]
+
+
 # --------------------------------------------------------------------------------------------------
 # Presets
 
@@ -529,7 +541,8 @@ def test_every_table_is_filled_by_cells(module):
     for table in experiment.tables:
         for entries in table.rows.values():
             assert len(entries) == len(table.columns)
-            cells = {entry.cell.removesuffix(" in short") for entry in entries}
+            made = (" in short", " an epoch")
+            cells = {entry.cell.removesuffix(made[0]).removesuffix(made[1]) for entry in entries}
             assert cells <= names, table.title
 
 

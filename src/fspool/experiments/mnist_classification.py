@@ -133,6 +133,14 @@ class Classification(MnistCell):
         return (right / self.test_sets).tolist(), table
 
 
+class Timed(Classification):
+    """One run by itself, to see how long an epoch takes it."""
+
+    @property
+    def most_runs(self) -> int:
+        return 1
+
+
 def _encoder(runs: Path, source: str, seed: int) -> dict[str, Tensor]:
     """The weights of one encoder that was trained in an auto-encoder."""
     folder = _trained(runs, source, seed)
@@ -254,6 +262,8 @@ def extra() -> dict[str, Classification]:
         "fspool-large-s0.00": large,
         "fspool-frozen-from-s0.05-s0.00": replace(noisy, start="frozen"),
         "fspool-unfrozen-from-s0.05-s0.00": replace(noisy, start="unfrozen"),
+        "fspool-timed-s0.05": Timed(steps=steps_of(1, 8)),
+        "sum-timed-s0.05": Timed(steps=steps_of(1, 8), pool="sum"),
     }
 
 
@@ -266,6 +276,21 @@ def in_short(records: Iterable) -> dict[str, Combined]:
     }
 
 
+def of_an_epoch(records: Iterable) -> dict[str, Combined]:
+    """What an epoch takes a run by itself."""
+    timed = [record for record in records if "-timed-" in record.name]
+    return {
+        f"{record.name} an epoch": Combined({"seconds": seconds}, [record.name])
+        for record in timed
+        if (seconds := _seconds_of_an_epoch(record.settings, record.origins))
+    }
+
+
+def _seconds_of_an_epoch(settings: dict, origins: list[dict]) -> list[float]:
+    known = [origin["step_seconds"] for origin in origins if "step_seconds" in origin]
+    return [own * steps_of(1, settings["batch"]) for own in known]
+
+
 EXPERIMENT = Experiment(
     name="mnist-classification",
     title=TITLE,
@@ -274,5 +299,5 @@ EXPERIMENT = Experiment(
     seeds={"quick": 1, "paper": 6, "released": 6},
     settable=("steps", "batch", "learning_rate", "knots", "test_sets", "dtype"),
     tables=CLASSIFICATION_TABLES,
-    combine=in_short,
+    combine=lambda records: in_short(records) | of_an_epoch(records),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -231,8 +232,10 @@ def run_together(runs: Sequence[Run], device: torch.device, *, save_every: float
     torch.set_float32_matmul_precision(cell.matmul_precision)
     model = build(cell, seeds, device)
     state = join([run.state for run in runs])
-    first = state.step
+    first = done = state.step
+    paces, mark = [], time.perf_counter()  # seconds of a step, chunk by chunk
     for state in train(model, cell, seeds, device, state):  # noqa: B020 - from the last one on
+        paces.append((time.perf_counter() - mark) / (state.step - done))
         # The last state too: an evaluation that is killed need not train again.
         due = state.step == cell.steps or time.monotonic() - saved >= save_every
         for run, part in zip(runs, parts, strict=True):
@@ -243,10 +246,13 @@ def run_together(runs: Sequence[Run], device: torch.device, *, save_every: float
                 worked = [*run.state.clock, [clock, time.time()]]
                 run.folder.save(replace(part_of(state, part), clock=worked))
         saved = time.monotonic() if due else saved
+        done, mark = state.step, time.perf_counter()
     training = (time.perf_counter() - began) / len(seeds)
     for run, part in zip(runs, parts, strict=True):
         notes = {"steps": [first, state.step], "clock": [*run.state.clock, [clock]]}
         notes["seconds"] = {"training": training * len(run.seeds)}  # shared out by runs
+        if paces:
+            notes["step_seconds"] = median(paces)  # of all runs together
         _finish(run, select(model, part), part_of(state, part), describe(device) | notes, device)
 
 

@@ -104,6 +104,7 @@ provenance = record(
         "commit": maybe_text,
         "date": maybe_text,
         "seconds": by_name(number),
+        "step_seconds": number,
         "steps": list_of(count),
         "clock": list_of(interval),
         "runs": count,

@@ -165,6 +165,7 @@ def shorten(value: float | None, digits: int = DIGITS) -> float | None:
 
 def split_origin(origin: dict) -> tuple[dict, dict]:
     """Provenance: what all groups of runs of a machine share, and what is a group's own."""
-    own = {key: origin[key] for key in ("runs", "seconds", "steps", "clock") if key in origin}
+    names = ("runs", "seconds", "step_seconds", "steps", "clock")
+    own = {key: origin[key] for key in names if key in origin}
     shared = ("device", "unit", "threads", "versions", "commit", "date")
     return {key: origin[key] for key in shared if key in origin}, own
