@@ -524,7 +524,8 @@ def test_what_an_epoch_takes_is_that_of_timed_runs():
 
     timed = record("sum-timed-s0.05", {"step_seconds": 0.002}, {"runs": 1})
     records = [timed, record("old-timed-s0.05", {}), record("sum-s0.05", {"step_seconds": 1.0})]
-    expected = {"sum-timed-s0.05 an epoch": ({"seconds": [15.0]}, ["sum-timed-s0.05"])}
+    seconds = [0.002 * mnist_classification.steps_of(1, 8)]
+    expected = {"sum-timed-s0.05 an epoch": ({"seconds": seconds}, ["sum-timed-s0.05"])}
     assert mnist_classification.of_an_epoch(records) == expected
     cells = mnist_classification.cells("paper")
     assert [cells[f"{pool}-timed-s0.05"].most_runs for pool in ("fspool", "sum")] == [1, 1]
