@@ -38,6 +38,9 @@ TILES = {
     9: (4, 5, 8, 8, None),
     10: (5, 5, 16, 16, None),
 }
+# For sets of different lengths, by the largest: few, as each is a launch, but near most sets.
+# Packed ones often have the last, since all that is known is how many rows they have together.
+MIXED = {7: (5, 7), 8: (6, 8), 9: (7, 8, 9), 10: (5, 6, 8, 9, 10)}
 TOP = LARGEST_TILE
 LOOKED_AT = 32  # places at which one program looks for ties
 HUGE = 1 << 14  # rows of a padded set from which on a sort by the whole device is faster
@@ -202,14 +205,11 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
 
 
 def _tiles(sets: Sets) -> list[int]:
-    """log2 of their rows: one tile for sets of one length; for mixed ones steps of four, and of two
-    below the largest tile and where most sets of a packed batch are, small graphs say."""
+    """log2 of their rows."""
     log = max(min(TILES), (sets.length - 1).bit_length())
     top = min(log, max(TILES))
     if sets.packed or sets.varied:
-        steps = {*range(top, 4, -2)} | ({top - 1} if top > 8 else set())
-        steps |= {5} if top == max(TILES) else set()
-        return sorted(steps & TILES.keys()) or [top]  # below 2^5 rows a tile of its own costs more
+        return [step for step in MIXED.get(top, [top]) if step in TILES]
     return [log] if log in TILES else []
 
 
