@@ -171,7 +171,7 @@ class Packed:
     @property
     def bins(self) -> int:
         """How many sets there are with the one of no elements."""
-        return self.shape[1] + self.own
+        return self.shape[1] + int(self.own)  # exported, it is added to a symbol
 
     @property
     def set_ids(self) -> Tensor:
@@ -259,7 +259,7 @@ class Packed:
         if length is None:
             unknown = is_traced(self.offsets) or self.offsets.is_meta
             length = rows if unknown else self._largest()
-        out = x.new_zeros(groups, batch * length + self.own, x.shape[-1])
+        out = x.new_zeros(groups, batch * length + int(self.own), x.shape[-1])
         slots = self._slots(length)
         if self.own:  # one slot more, for what is no element
             out = out.scatter(1, slots.unsqueeze(-1).expand_as(x), self.clear(x))[:, :-1]
