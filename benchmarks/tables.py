@@ -141,10 +141,16 @@ def caption(rows: list[Row]) -> str:
         )
     return (
         f"Forward + backward in {method}, medians of {first['rounds']} interleaved rounds; "
-        f"{machine}, {first['date']}. "
+        f"{machine}, {_dates(rows)}. "
         f"The plain form of {_dense(rows)} stores dense matrices. "
         f"Largest relative error of a value or gradient against float64: {worst:.0e}."
     )
+
+
+def _dates(rows: list[Row]) -> str:
+    """Benchmarks may be measured again one at a time."""
+    first, last = min(row["date"] for row in rows), max(row["date"] for row in rows)
+    return first if first == last else f"{first} to {last}"
 
 
 def _dense(rows: list[Row]) -> str:

@@ -281,6 +281,13 @@ def test_the_table_of_cuda_is_of_graphs_and_leaves_the_sweep_out():
     assert "triton 3.6" in lines[-1] and lines[-1].endswith("float64: 2e-07.")
 
 
+def test_the_table_tells_when_its_first_and_its_last_row_were_measured():
+    rows = [row | {"date": "2026-11-16"} for row in cuda_rows()]
+    assert "2026-11-16. The" in tables.markdown(rows)
+    rows[0]["date"] = "2026-11-19"
+    assert "2026-11-16 to 2026-11-19. The" in tables.markdown(rows)
+
+
 def test_what_is_slower_than_the_sum_says_so_and_what_is_faster_too():
     rows = cuda_rows()
     for row in rows:

@@ -18,6 +18,8 @@ from fspool.experiments.welch import p_value
 from fspool.report.grids import NONE
 from fspool.report.markdown import markdown
 from fspool.report.page import page
+from fspool.report.sentences import UNLIKE, verdict_sentence
+from fspool.report.tables import fill_all
 from fspool.report.verdicts import Sample, against_closed_form, against_published
 from fspool.report.welch import compare, show_p
 
@@ -224,6 +226,19 @@ def test_what_is_read_on_the_way_is_judged_however_long_a_run_goes_on(steps, kno
     early, late = (_first_place(replace(own, tables=(t,)), tmp_path) for t in own.tables)
     assert bool(early.verdict) == (knots == 3)
     assert bool(late.verdict) == (knots == 3 and steps == 99)
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize("judged", [True, False])
+def test_only_what_could_be_judged_is_said_to_be_unlike_the_paper(judged, tmp_path):
+    fake.write(tmp_path, "fspool-frozen", [82.0, 83.0], steps=7)
+    own = replace(
+        fake.experiment(fake.table(judged=judged)),
+        by_data=tuple({*fake.SETTINGS} - {"steps"}),
+        cells=lambda preset: {"fspool-frozen": Polygons(points=4, steps=99)},
+    )
+    grids = fill_all(own, report.collect(tmp_path))
+    assert verdict_sentence(grids) == (UNLIKE if judged else "")
 
 
 def _first_place(experiment, out):

@@ -37,8 +37,8 @@ class Recorder(Steps):
     Where it need not, many steps are one graph: the host then has next to nothing to do.
     """
 
-    def __init__(self, *functions) -> None:
-        super().__init__(*functions)
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
         self._stream = torch.cuda.Stream()
         self._step: Callable | None = None
         self._block: Callable | None = None

@@ -44,6 +44,7 @@ class Grid:
     lead: str = ""  # the row that the table is about
     higher_is_better: bool = False
     worst: bool = True  # is the worst run of interest?
+    judged: bool = True  # by the paper's numbers
     source: str = ""  # its number in the paper
 
     @property

@@ -27,7 +27,7 @@ UNLIKE = (
 
 def verdict_sentence(grids: list[Grid]) -> str:
     """How many of the paper's numbers were met; empty where there are none to meet."""
-    of_paper = [grid for grid in grids if grid.published]
+    of_paper = [grid for grid in grids if grid.published and grid.judged]
     counts = sum((grid.verdicts() for grid in of_paper), Counter())
     if not counts:
         places = [place for grid in of_paper for row in grid.rows for place in row.places]

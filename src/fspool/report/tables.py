@@ -106,6 +106,7 @@ class _Filler:
             lead=next(iter(table.rows)),
             higher_is_better=table.higher_is_better,
             worst=table.worst,
+            judged=table.judged,
             source=number_of(table.published) if table.published else "",
         )
 
