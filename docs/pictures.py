@@ -109,7 +109,9 @@ figure.table td span { display: block; }
 figure.table:is([style*=":2"], [style*=":3"]) td span { display: inline; margin-left: 0.3em; }
 figure.table .spread, figure.table .paper, figure.table .reached, figure.table .against {
   color: var(--color-foreground-secondary); }
-figure.table .against { white-space: normal; max-width: 8.5em; margin-left: auto !important; }
+figure.table .against, figure.table .paper { white-space: normal; margin-left: auto; }
+figure.table .against { max-width: 8.5em; }
+figure.table .paper { max-width: 5.6em; }
 figure.table .verdict.level, figure.table .verdict.ahead { color: #2e8b57; }
 figure.table .verdict.behind, figure.table .verdict.above, figure.table .verdict.below {
   color: #c8553d; }

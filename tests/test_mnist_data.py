@@ -14,6 +14,8 @@ from fspool.checks import UserError
 from fspool.data import idx, mnist
 from fspool.data.files import find_root
 from fspool.data.mnist import MnistSets
+from fspool.experiments.mnist import _on_device
+from fspool.experiments.mnist_classification import Classification
 
 from . import data_files, downloads, kept, mnist_sets
 from .data_files import put
@@ -161,6 +163,18 @@ def test_a_file_that_was_altered(root, packed, name, zipped):
             f"so remove it and run fspool data mnist --data {root}."
         )
     assert left(root / "mnist") in ([], [path.name])  # nothing was kept
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_does_not_begin_with_an_altered_file(root, name):
+    cell = Classification(data=str(root))
+    cell.check([0])
+    for path in (root / "mnist").glob("sets-*"):
+        path.unlink()
+    (root / "mnist" / name).write_bytes(gzip.compress(b"something else"))
+    _on_device.cache_clear()
+    with pytest.raises(UserError, match=f"{name} is not MNIST's"):
+        cell.check([0])
 
 
 def test_files_that_changed_places(root):

@@ -190,6 +190,19 @@ def test_devices_of_one_name_do_not_share_the_time(tmp_path):
         assert seconds == {"fspool": "10", "random": "5", "mlp": "5", "all": "20"}
 
 
+def test_what_may_have_moved_to_another_device_costs_at_most_so_much(tmp_path):
+    """Which device the first part was on is not written down."""
+    write_costs(tmp_path, "fspool-n4", {}, unit="second", clock=[[0.0, 10.0], [50.0, 60.0]])
+    write_costs(tmp_path, "random-n4", {}, unit="second", clock=[[50.0, 60.0]])
+    found = report.collect(tmp_path)
+    assert "that the sum is the time that passed" in cost(list(found)).note
+    assert "4 runs; they took 20 seconds" in markdown(found)
+    write_costs(tmp_path, "mlp-n4", {}, unit="first", clock=[[0.0, 10.0]])
+    found = report.collect(tmp_path)
+    assert "that the sum is at least the time that passed" in cost(list(found)).note
+    assert "6 runs; they took at most 30 seconds" in markdown(found)
+
+
 def test_costs_that_are_not_known_are_not_invented(tmp_path):
     folder = write_run(tmp_path, "fspool-n4", [0], {"mse": [0.1]})
     (folder / "provenance.json").unlink()

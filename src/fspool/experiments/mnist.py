@@ -77,6 +77,8 @@ class MnistCell(Cell):
 
     def check(self, seeds: Sequence[int]) -> None:
         mnist.check(find_root(self.data or None))
+        for split in mnist.SOURCES:  # an altered file too is told before anything is trained
+            _on_device(self.data, split, torch.device("cpu"))
 
     def encoder(self, temperature: float | None) -> SetEncoder:
         return SetEncoder(

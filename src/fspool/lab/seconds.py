@@ -33,6 +33,12 @@ def seconds_of(origins: list[dict]) -> list[float | None]:
     return spent
 
 
+def may_have_moved(origins: list[dict]) -> bool:
+    """Whether some went on after a stop, perhaps elsewhere: the last device is written down."""
+    units = {_unit_of(origin) for origin in origins if origin.get("unit")}
+    return len(units) > 1 and any(len(origin.get("clock") or []) > 1 for origin in origins)
+
+
 def _shares(intervals: list[tuple[float, float, int]]) -> Iterator[tuple[int, float]]:
     """Between any two ends of intervals, equal shares of what goes on then."""
     ends = sorted({end for start, stop, _ in intervals for end in (start, stop)})

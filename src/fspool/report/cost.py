@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from ..lab.seconds import device_of, seconds_of
+from ..lab.seconds import device_of, may_have_moved, seconds_of
 from .grids import NONE, Grid, Place, Row, show
 from .records import Record
 
@@ -13,6 +13,11 @@ ADDED = "Seconds of wall clock, added up over groups of runs, also where they ra
 SHARED = (
     "Seconds of wall clock. Groups of runs that were worked on at once, on one device, share the "
     "time out among them, so that the sum is the time that passed."
+)
+MOVED = (
+    "Seconds of wall clock. Groups of runs that were worked on at once, on one device, share the "
+    "time out among them. Runs that went on after a stop count as if the last device had done all "
+    "of it, so that the sum is at least the time that passed."
 )
 FAMILIES = 8  # more than these are told apart by their first word only
 COLUMNS = ["cells", "runs", "seconds", "seconds a run", "device"]
@@ -24,7 +29,8 @@ def cost(records: list[Record]) -> Grid | None:
     """By the first words of the names of cells, and by device; None where no times are known."""
     families = families_of([record.name for record in records])
     parts = [(record.name, origin) for record in records for origin in record.origins]
-    seconds = seconds_of([origin for _, origin in parts])
+    origins = [origin for _, origin in parts]
+    seconds = seconds_of(origins)
     if not any(seconds):
         return None
     sorts: dict[tuple[str, str], list[int]] = {}
@@ -37,7 +43,8 @@ def cost(records: list[Record]) -> Grid | None:
     if len(rows) > 1:
         devices = ", ".join(dict.fromkeys(device for _, device in sorts))
         rows.append(Row("all", _places(parts, seconds, devices), measured=False))
-    note = SHARED if all("clock" in origin for _, origin in parts) else ADDED
+    timed = all("clock" in origin for origin in origins)
+    note = ADDED if not timed else MOVED if may_have_moved(origins) else SHARED
     return Grid(TITLE, note, "cells named", COLUMNS, rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from ..lab.seconds import seconds_of
+from ..lab.seconds import may_have_moved, seconds_of
 from .grids import Grid
 from .records import Collection, Record
 from .verdicts import AHEAD, BEHIND, LEVEL
@@ -55,6 +55,7 @@ def how_made(
     runs = sum(len(record.seeds) for record in records)
     seconds = sum(filter(None, seconds_of(origins)))
     took = "they took" if all("clock" in origin for origin in origins) else "added up, they took"
+    took += " at most" if may_have_moved(origins) else ""
     text = f"{plural(len(records), 'cell')}, {plural(runs, 'run')}; {took} {duration(seconds)}"
     if devices := _list(origins, "device"):
         text += f" on {devices}"
