@@ -66,6 +66,21 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Deviation:
+    """What the paper and its released code do not say alike, and the setting that decides it."""
+
+    what: str
+    paper: str
+    released: str
+    here: str  # what the preset "paper" does
+    switch: str = ""  # a setting of the cell, or a metric; none where there is nothing to choose
+    by: tuple[str, ...] = ()  # what sets it: "released", "--set", cells of the preset "paper"
+    # Its measured effect, by what it is measured on: the number as it is here, and the other one;
+    # where there is one only, it stands beside the published number.
+    seen: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One experiment of the paper."""
 
@@ -79,6 +94,7 @@ class Experiment:
     by_data: tuple[str, ...] = ()  # settings that say what the data has
     enough: Callable[[dict], bool] = lambda settings: True  # data, to be judged as the paper's
     tables: tuple[Table, ...] = ()
+    deviations: tuple[Deviation, ...] = ()
     shown: tuple[str, ...] = ()  # cells whose figures are kept with the results
     derive: Callable[[list[dict]], dict[str, list]] = lambda curve: {}  # metrics from a loss curve
     # What a report keeps of the tallies (runs, counts) of a cell with such settings and seeds.

@@ -25,7 +25,7 @@ from ..storage import Damaged, digest, plain, read_json, read_tensors
 from . import mnist_reconstruction
 from .experiment import PRESETS, Combined, Experiment
 from .mnist import EPOCHS, STARTS, MnistCell, steps_of
-from .mnist_tables import CLASSIFICATION_TABLES
+from .mnist_tables import CLASSIFICATION_DEVIATIONS, CLASSIFICATION_TABLES
 
 TITLE = "MNIST as sets: which digit is it?"
 CLASSES = 10
@@ -299,5 +299,6 @@ EXPERIMENT = Experiment(
     seeds={"quick": 1, "paper": 6, "released": 6},
     settable=("steps", "batch", "learning_rate", "knots", "test_sets", "dtype"),
     tables=CLASSIFICATION_TABLES,
+    deviations=CLASSIFICATION_DEVIATIONS,
     combine=lambda records: in_short(records) | of_an_epoch(records),
 )

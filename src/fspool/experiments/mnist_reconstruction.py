@@ -17,7 +17,7 @@ from ..models import AutoEncoder, ListDecoder, RecurrentDecoder, SetDecoder
 from ..models.released import FilledPool, FilledUnpool
 from .experiment import Experiment
 from .mnist import NOISE, MnistCell, inside, steps_of
-from .mnist_tables import RECONSTRUCTION_TABLES
+from .mnist_tables import RECONSTRUCTION_DEVIATIONS, RECONSTRUCTION_TABLES
 
 TITLE = "MNIST as sets: take the noise off the points of a digit"
 DECODERS = {"set": SetDecoder, "mlp": ListDecoder, "rnn": RecurrentDecoder}
@@ -219,5 +219,6 @@ EXPERIMENT = Experiment(
     seeds={"quick": 1, "paper": 6, "released": 6},
     settable=("steps", "batch", "learning_rate", "knots", "test_sets", "dtype"),
     tables=RECONSTRUCTION_TABLES,
+    deviations=RECONSTRUCTION_DEVIATIONS,
     shown=tuple(f"{model}-s{sigma}" for model in ("fspool", "sum-mlp") for sigma in NOISE),
 )

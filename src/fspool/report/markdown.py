@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .cost import cost
+from .deviations import TITLE, deviations
 from .records import Collection
 from .renderings import markdown_table, markdown_text
 from .saving import save
@@ -25,6 +26,8 @@ def markdown(collection: Collection) -> str:
         parts += filter(None, [verdict_sentence(grids)])
         for grid in filter(None, [*grids, cost(records)]):
             parts += [f"### {grid.title}", grid.told, markdown_table(grid)]
+        if differ := deviations(experiment, collection):
+            parts += [f"### {TITLE}", differ]
     if missing := gaps(collection):
         parts += ["## What is missing", "\n".join(f"- {markdown_text(text)}" for text in missing)]
     return "\n\n".join(parts) + "\n"
