@@ -182,6 +182,17 @@ def row_norm() -> None:
         row_norm.pull(x, x, rows, one, one, one, 1e-5, relu)
 
 
+def linear_norm() -> None:
+    from fspool.kernels.cuda import linear_norm
+
+    for columns, dim in ((7, 16), (32, 32), (64, 64)):
+        x, rows = torch.randn(2, 500, columns), torch.tensor([500, 3])
+        weight, one = torch.randn(2, dim, columns), torch.ones(2, dim)
+        numbers = (weight, one, rows, one, one, one, one)
+        y = linear_norm.linear_norm(x, *numbers, 1e-5, 0.1)[0]
+        linear_norm.pull(y, y, x, rows, weight, one, one, one, 1e-5, dim != 16)
+
+
 def draws() -> None:
     from fspool.kernels.cuda import draws
 
@@ -200,5 +211,5 @@ if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
     everything = (pool, relaxed_sort, chamfer, assignment, rays)
-    everything += (recurrence, lstm, neighbours, perceptron, row_norm, draws)
+    everything += (recurrence, lstm, neighbours, perceptron, row_norm, linear_norm, draws)
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

@@ -534,3 +534,36 @@ def test_conversions_do_not_speak_of_replicas():
     with pytest.raises(ValueError, match="expected") as caught:
         sets.to_packed(padded(2))
     assert "replica" not in str(caught.value)
+
+
+# --------------------------------------------------------------------------------------------------
+# A length that is promised
+
+
+@pytest.mark.parametrize("temperature", [None, 0.5])
+def test_a_promised_length_changes_nothing(temperature):
+    x, offsets = packed(), ints(0, 2, 5)
+    pool = nn.FSPool(DIM, KNOTS, temperature=temperature)
+    for longest in (3, 4, 100):
+        assert torch.equal(pool(x, offsets=offsets, longest=longest), pool(x, offsets=offsets))
+    assert pool(torch.ones(0, DIM), offsets=ints(0), longest=1).shape == (0, DIM)
+    assert pool(jagged(), longest=5).shape == pool(jagged()).shape
+
+
+@pytest.mark.parametrize(
+    "longest, sentence",
+    [
+        (2, "longest is 2, and a set has 3 elements; expected at least that."),
+        (0, "longest is 0; expected the elements of the largest set at most, an integer"),
+        (True, "longest is True; expected the elements"),
+        (2.5, "longest is 2.5; expected the elements"),
+    ],
+)
+def test_a_promise_that_cannot_be(longest, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        pool_function(packed(), torch.ones(DIM, 3), offsets=ints(0, 2, 5), longest=longest)
+
+
+def test_padded_sets_take_no_promise():
+    with pytest.raises(ValueError, match="got longest for padded sets, which have N rows"):
+        pool_function(padded(), torch.ones(DIM, 3), longest=3)

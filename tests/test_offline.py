@@ -23,6 +23,7 @@ pytest.importorskip("triton")
         "neighbours",
         "perceptron",
         "row_norm",
+        "linear_norm",
         "draws",
     ],
 )

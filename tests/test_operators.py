@@ -35,6 +35,8 @@ def operator_calls():
         kept = pool_kernels.pool(data, weight, *sets, False, True)[2]
         yield "pool", (data, weight, *sets, True, True)
         yield "pool", (data, weight, *sets, False, False)
+        if sets[2] is not None:
+            yield "pool", (data, weight, *sets, True, True, 11)
         yield "ranks", (data, *sets)
         yield "pool_ranked", (data, weight, ranks, *sets)
         yield "unpool", (z, weight, ranks, *sets, data.shape[-2])
@@ -84,6 +86,13 @@ def operator_calls():
     _, mean, var, *_ = torch.ops.fspool.row_norm(*norm, 1e-5, 0.1, True)
     yield "row_norm", (*norm, 1e-5, 0.1, True)
     yield "row_norm_pull", (random(2, 5, 4), *norm[:3], mean, var, 1e-5, True)
+    x, rows, *numbers = norm
+    linear = x, random(2, 3, 4), random(2, 3), rows, *(t[:, :3].contiguous() for t in numbers)
+    out = torch.ops.fspool.linear_norm(*linear, 1e-5, 0.1)
+    yield "linear_norm", (*linear, 1e-5, 0.1)
+    given = out[1], *linear[:1], rows, linear[1], linear[4], *out[2:4], 1e-5
+    yield "linear_norm_pull", (random(2, 5, 3), *given, True)
+    yield "linear_norm_pull", (random(2, 5, 3), *given, False)
 
 
 def test_opcheck_of_every_operator():
@@ -91,7 +100,7 @@ def test_opcheck_of_every_operator():
     for name, arguments in operator_calls():
         differentiable = name not in ("ranks", "nearest", "assign") and not name.endswith("pull")
         differentiable |= name == "permutation_pull"
-        differentiable &= (name, arguments[-1]) != ("pool", False)
+        differentiable &= (name, *arguments[-2:]) != ("pool", False, False)
         if differentiable:
             arguments = [
                 a.clone().requires_grad_()
@@ -108,7 +117,8 @@ def test_opcheck_of_every_operator():
 def test_vmap_of_every_operator_is_a_loop():
     for name, arguments in operator_calls():
         operator = getattr(torch.ops.fspool, name).default
-        own = [argument.name not in SHARED for argument in operator._schema.arguments]
+        schema = operator._schema.arguments[: len(arguments)]  # the rest have their defaults
+        own = [argument.name not in SHARED for argument in schema]
         dims = [
             0 if isinstance(a, torch.Tensor) and mapped else None
             for a, mapped in zip(arguments, own, strict=True)

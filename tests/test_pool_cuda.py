@@ -506,3 +506,46 @@ def test_nothing_waits_for_the_device():
         torch.autograd.grad(y.sum(), (packed, weight))
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+# --------------------------------------------------------------------------------------------------
+# Sets of a length that was promised
+
+
+@pytest.mark.parametrize("longest", [5, 16, 33, 40])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_promised_length_changes_nothing(longest, own):
+    sizes = torch.randint(0, min(longest, 40) + 1, (2, 9) if own else (9,))
+    sizes[..., 3], sizes[..., 5] = longest, 0
+    offsets = torch.nn.functional.pad(sizes.cumsum(-1), (1, 0)).to(DEVICE)
+    x, weight = draw(2, int(offsets.max()) + own, 3).relu(), draw(2, 3, 7)
+    expected = pool.pool(x, weight, None, None, offsets, True, True)
+    got = pool.pool(x, weight, None, None, offsets, True, True, longest)
+    for a, b in zip(got[:2], expected[:2], strict=True):
+        assert torch.equal(a, b)
+    inside = Packed((2, 9, x.shape[1]), x.device, offsets).inside
+    inside = torch.ones(x.shape[:2], dtype=torch.bool) if inside is None else inside.squeeze(-1)
+    assert torch.equal(got[2][inside], expected[2][inside])
+
+
+@pytest.mark.parametrize("promised", [7, 20])
+def test_a_set_that_is_longer_than_promised_is_nan(promised):
+    """And its ranks lead nowhere outside of it."""
+    offsets = torch.tensor([0, 3, 45, 50], device=DEVICE)
+    x, weight = draw(1, 50, 3), draw(1, 3, 4)
+    y, ranks, ordered = pool.pool(x, weight, None, None, offsets, True, True, promised)
+    expected = pool.pool(x, weight, None, None, offsets, True, True)
+    assert y[0, 1].isnan().all() and ordered[0, 3:45].isnan().all()
+    assert torch.equal(ranks[0, 3:45, 0].long(), torch.arange(42, device=DEVICE))
+    for others in (slice(0, 3), slice(45, 50)):
+        assert torch.equal(ranks[0, others], expected[1][0, others])
+    assert torch.equal(y[0, ::2], expected[0][0, ::2])
+
+
+def test_many_rows_of_short_sets_have_few_launches():
+    def tiles(longest):
+        offsets = torch.arange(0, 4001, 20)
+        return pool._tiles(sets.Sets(torch.Size((1, 4000, 8)), None, None, offsets, longest))
+
+    assert tiles(20) == [5] and tiles(100) == [5, 6, 7] and tiles(3) == [3]
+    assert tiles(None) == [5, 6, 7, 8, 9, 10] == tiles(5000)

@@ -54,6 +54,7 @@ class Shelf:
     labels: Tensor  # (graphs,)
     columns: int
     classes: int
+    longest: int  # nodes of the largest graph
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -75,6 +76,7 @@ class Shelf:
             labels=graphs.labels,
             columns=graphs.columns,
             classes=graphs.classes,
+            longest=int(sizes[:, 0].max()),
         )
 
     def most(self, numbers: Tensor) -> Tensor:

@@ -170,7 +170,8 @@ class GraphCell(Cell):
         return Evaluation(dict(zip(self.tallies, accuracy.T.tolist(), strict=True)), {})
 
     def _scores(self, model: nn.Module, graphs: GraphBatch, keep: Tensor | None = None) -> Tensor:
-        return model(*graphs[:4], keep=keep)
+        longest = self._shelf(graphs.offsets.device).longest
+        return model(*graphs[:4], keep=keep, longest=longest)
 
     def _keep(self, seeds: Sequence[int], steps: range, device: torch.device) -> Tensor:
         """(steps, G, B, width)"""

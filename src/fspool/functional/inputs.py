@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..checks import check_device, check_floating
+from ..checks import check_count, check_device, check_floating
 from ..layouts import Sets, enter_pooled
 from ..sets import readable
 
@@ -52,6 +52,22 @@ def read_pooled(z: Tensor, weight: Tensor, order: Order, name: str) -> tuple[Ten
     weight = read_weight(weight, order.dim, order.sets, name, inner.device)
     check_device("order", order.ranks, name, inner.device)
     return inner, weight
+
+
+def read_longest(longest: int | None, sets: Sets) -> int | None:
+    """How many elements a packed set has at most; what can be read is checked."""
+    if longest is None:
+        return None
+    if sets.layout == "padded":
+        raise ValueError("got longest for padded sets, which have N rows; leave it out.")
+    longest = check_count("longest", longest, 1, "the elements of the largest set at most")
+    if readable(sets.offsets) and sets.offsets.shape[-1] > 1:
+        largest = int(sets.offsets.diff().max())
+        if largest > longest:
+            raise ValueError(
+                f"longest is {longest}, and a set has {largest} elements; expected at least that."
+            )
+    return longest
 
 
 def read_temperature(temperature: float | Tensor | None, x: Tensor) -> Tensor | None:

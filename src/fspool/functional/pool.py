@@ -17,7 +17,14 @@ from ..layouts import Sets, leave_pooled
 from ..sets import read
 from .by_rank import from_ranks, spread_by_rank, sum_by_rank
 from .dispatch import fastest, wants_gradient
-from .inputs import compute_dtype, exact, read_pooled, read_temperature, read_weight
+from .inputs import (
+    compute_dtype,
+    exact,
+    read_longest,
+    read_pooled,
+    read_temperature,
+    read_weight,
+)
 from .order import Order
 from .piecewise import piecewise_linear
 from .relaxed_sort import apply_transposed, relaxed_order, slope
@@ -31,6 +38,7 @@ def fspool(
     mask: Tensor | None = None,
     sizes: Tensor | None = None,
     offsets: Tensor | None = None,
+    longest: int | None = None,
     temperature: float | Tensor | None = None,
     return_order: bool = False,
 ) -> Tensor | tuple[Tensor, Order]:
@@ -43,6 +51,8 @@ def fspool(
         mask: ``(B, N)`` bool, True for elements, at any positions.
         sizes: ``(B,)`` integers, elements first.
         offsets: ``(B + 1,)`` integers; set b is ``x[offsets[b]:offsets[b + 1]]``.
+        longest: Elements of the largest set at most, where sets are packed and somebody knows: a
+            GPU then need not look after larger ones. There a set of more comes out as NaN.
         temperature: None for the ordinary sort; a positive number or 0-d tensor relaxes it.
         return_order: Also return the :class:`~fspool.Order`, for :func:`fsunpool`.
 
@@ -63,9 +73,10 @@ def fspool(
     sets, inner = read(x, mask=mask, sizes=sizes, offsets=offsets)
     weight = read_weight(weight, inner.shape[-1], sets, "x", inner.device)
     temperature = read_temperature(temperature, inner)
+    longest = read_longest(longest, sets)
     with exact(inner):
         if temperature is None:
-            y, ranks = sorted_sum(inner, weight, sets, return_order)
+            y, ranks = sorted_sum(inner, weight, sets, return_order, longest)
             order = Order(sets, ranks)
         else:
             dtype = compute_dtype(inner, weight)
@@ -98,7 +109,9 @@ def fspool_vjp(g: Tensor, weight: Tensor, order: Order) -> Tensor:
         return sets.leave(dx.to(g.dtype))
 
 
-def sorted_sum(x: Tensor, weight: Tensor, sets: Sets, keep_ranks: bool) -> tuple[Tensor, Tensor]:
+def sorted_sum(
+    x: Tensor, weight: Tensor, sets: Sets, keep_ranks: bool, longest: int | None = None
+) -> tuple[Tensor, Tensor]:
     """The pooled x and, where somebody will need them, the ranks: by the fastest implementation."""
     operator = fastest("pool", x)
     if operator is None:
@@ -107,7 +120,8 @@ def sorted_sum(x: Tensor, weight: Tensor, sets: Sets, keep_ranks: bool) -> tuple
     ranked = keep_ranks or weight_grad or wants_gradient(x)
     if weight_grad and weight.is_cuda:  # as its kernels read it: copied here, not also in backward
         weight = weight.mT.contiguous().mT
-    return operator(x, weight, sets.mask, sets.lengths, sets.offsets, ranked, weight_grad)[:2]
+    where = sets.mask, sets.lengths, sets.offsets
+    return operator(x, weight, *where, ranked, weight_grad, longest)[:2]
 
 
 def pool_definition(x: Tensor, weight: Tensor, sets: Sets) -> tuple[Tensor, Tensor]:

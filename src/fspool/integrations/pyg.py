@@ -103,7 +103,8 @@ class FSPoolAggregation(Aggregation):
                 group. Goes before ``index``, and saves a sort.
             dim_size: Number of groups G, where ``index`` may not name the last of them.
             dim: The axis of the elements.
-            max_num_elements: Not needed, since nothing is padded; here because PyG may pass it.
+            max_num_elements: Elements of the largest group at most, where somebody knows: see
+                ``longest`` of :func:`~fspool.functional.fspool`. Nothing is padded without it.
         """
         x = self._features_last(x, dim)
         if ptr is None:
@@ -111,7 +112,8 @@ class FSPoolAggregation(Aggregation):
         else:
             check_offsets(ptr, x, "ptr")
         lead, rows, groups = x.shape[:-2], x.shape[-2], ptr.shape[0] - 1
-        y = self.pool(x.flatten(0, -2), offsets=repeat_offsets(ptr, math.prod(lead), rows))
+        offsets = repeat_offsets(ptr, math.prod(lead), rows)
+        y = self.pool(x.flatten(0, -2), offsets=offsets, longest=max_num_elements)
         y = y.reshape(*lead, groups, self.in_channels).movedim(-2, dim)
         return y.contiguous()  # layers of several heads take views of it
 

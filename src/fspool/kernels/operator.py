@@ -73,7 +73,8 @@ def _fold(op: torch._ops.OpOverload) -> Callable:
         return name in SHARED and value.ndim - (dim is not None) == SHARED[name]
 
     def rule(info, in_dims, *values):
-        named = list(zip(arguments, values, in_dims, strict=True))
+        given = arguments[: len(values)]  # the last ones may have their defaults
+        named = list(zip(given, values, in_dims, strict=True))
         if any(dim is not None and is_shared(name, value, dim) for name, value, dim in named):
             each = [
                 op(*(v if d is None else v.select(d, i) for _, v, d in named))

@@ -34,7 +34,7 @@ ranks = operator(
 )
 
 
-def _pool_fake(x, weight, mask, lengths, offsets, ranked, kept):
+def _pool_fake(x, weight, mask, lengths, offsets, ranked, kept, longest=None):
     ranks = _ranks_fake(x, mask, lengths, offsets) if ranked else no_ranks(x, offsets)
     rows = no_rows(x)
     if kept and x.device.type == "cuda":
@@ -44,7 +44,8 @@ def _pool_fake(x, weight, mask, lengths, offsets, ranked, kept):
 
 pool = operator(
     "pool",
-    f"(Tensor x, Tensor weight, {SETS}, bool ranked, bool kept) -> (Tensor, Tensor, Tensor)",
+    f"(Tensor x, Tensor weight, {SETS}, bool ranked, bool kept, SymInt? longest=None)"
+    " -> (Tensor, Tensor, Tensor)",
     cpu.pool,
     _pool_fake,
     cuda="pool.pool",
@@ -113,7 +114,7 @@ pull = operator(
 
 
 def _remember_pool(ctx, inputs, output) -> None:
-    x, weight, *sets, _, _ = inputs
+    x, weight, *sets = inputs[:5]
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, weight, *output[1:], *sets)
@@ -122,13 +123,13 @@ def _remember_pool(ctx, inputs, output) -> None:
 def _pool_backward(ctx, dy: Tensor | None, *_):
     """Only y has a gradient; the ranks and the sorted x that was kept are for this function."""
     if dy is None:
-        return (None,) * 7
+        return (None,) * 8
     x, weight, ranks, kept, *sets = ctx.saved_tensors
     if ranks.shape != x.shape:  # the kernels would read outside of their memory
         raise RuntimeError("fspool::pool ran without its ranks; gradients need ranked=True.")
     if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():  # the common case
-        return *pull(dy, x, weight, ranks, kept, *sets), *[None] * 5
-    return *_pool_gradients(ctx, dy, x, weight, ranks, sets), *[None] * 5
+        return *pull(dy, x, weight, ranks, kept, *sets), *[None] * 6
+    return *_pool_gradients(ctx, dy, x, weight, ranks, sets), *[None] * 6
 
 
 def _pool_ranked_backward(ctx, dy: Tensor):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..functional.neighbours import neighbour_sum
+from ..functional.perceptron import has_kernel, perceptron
 from .batch_norm import BatchNorm
 from .linear import Linear
 from .readout import make_readout, outputs_of, read_out
@@ -61,6 +62,7 @@ class GIN(nn.Module):
         sources: Tensor,
         offsets: Tensor,
         keep: Tensor | None = None,
+        longest: int | None = None,
     ) -> Tensor:
         """Scores ``(G, B, classes)``; of graphs without nodes, which come last, they mean nothing.
 
@@ -72,12 +74,13 @@ class GIN(nn.Module):
                 ``offsets[i + 1]``; rows after the last are not used.
             keep: ``(G, B, width)``, what hidden units of the classifier are multiplied by: dropout,
                 drawn by whoever trains.
+            longest: Nodes of the largest graph at most, where somebody knows.
         """
         nodes, graphs = offsets[:, -1], (offsets.diff() > 0).sum(-1)
         vectors = []
         for block, pool in zip(self.blocks, self.pools, strict=True):
             x = block(x, starts, sources, nodes)
-            vectors.append(read_out(pool, x, offsets))
+            vectors.append(read_out(pool, x, offsets, longest))
         hidden = self.hidden(self.norm(torch.cat(vectors, -1), graphs)).relu()
         return self.scores(hidden if keep is None else hidden * keep)
 
@@ -92,24 +95,39 @@ class Block(nn.Module):
         self.norms = nn.ModuleList(BatchNorm(width, relu=not norm_first) for _ in range(2))
 
     def forward(self, x: Tensor, starts: Tensor, sources: Tensor, nodes: Tensor) -> Tensor:
-        x = self._activate(0, self._enter(x, starts, sources), nodes)
-        return self._activate(1, self.second(x), nodes)
-
-    def _activate(self, index: int, x: Tensor, nodes: Tensor) -> Tensor:
-        x = self.norms[index](x, nodes)
-        return x.relu() if self.norm_first else x
-
-    def _enter(self, x: Tensor, starts: Tensor, sources: Tensor) -> Tensor:
-        """The first linear layer of the sums. It may also come first: both are linear."""
-
         def summed(x: Tensor) -> Tensor:
             return neighbour_sum(x, starts, sources, own=1 + self.eps)
 
         if x.is_floating_point():
-            return self.first(summed(x))
+            return self._layers(summed(x), nodes)
         if self.first.in_features <= NARROW:
-            return self.first(summed(one_hot(x, self.first)))
-        return summed(columns_of(self.first.weight, x)) + self.first.bias.unsqueeze(-2)
+            return self._layers(summed(one_hot(x, self.first)), nodes)
+        # The first layer may also come before the sum: both are linear.
+        x = summed(columns_of(self.first.weight, x)) + self.first.bias.unsqueeze(-2)
+        x = self.norms[0](x, nodes)
+        return self._layer(self.second, self.norms[1], x.relu() if self.norm_first else x, nodes)
+
+    def _layers(self, x: Tensor, nodes: Tensor) -> Tensor:
+        if not self.training and not self.norm_first:
+            weights = self._known_weights()
+            if has_kernel(x, *weights):
+                scale, shift = (t.unsqueeze(-2) for t in self.norms[1].affine())
+                return torch.addcmul(shift, perceptron(x, *weights, nodes).relu(), scale)
+        for linear, norm in zip((self.first, self.second), self.norms, strict=True):
+            x = self._layer(linear, norm, x, nodes)
+        return x
+
+    def _layer(self, linear: Linear, norm: BatchNorm, x: Tensor, nodes: Tensor) -> Tensor:
+        if self.norm_first:
+            return norm(linear(x), nodes).relu()
+        return norm.after(linear, x, nodes)
+
+    def _known_weights(self) -> tuple[Tensor, ...]:
+        """Of both layers, where the norm between them has known numbers: then it is linear."""
+        scale, shift = self.norms[0].affine()
+        weight, bias = self.second.weight, self.second.bias
+        bias = bias + (weight @ shift.unsqueeze(-1)).squeeze(-1)
+        return self.first.weight, self.first.bias, weight * scale.unsqueeze(-2), bias
 
 
 def one_hot(kinds: Tensor, layer: Linear) -> Tensor:

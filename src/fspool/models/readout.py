@@ -69,8 +69,9 @@ class RunByRun(nn.Module):
         return {n: t[run] if t.ndim > self.axes[n] else t for n, t in self._tensors()}
 
 
-def read_out(pool: nn.Module, x: Tensor, offsets: Tensor) -> Tensor:
+def read_out(pool: nn.Module, x: Tensor, offsets: Tensor, longest: int | None = None) -> Tensor:
     """Pool the nodes of every graph: x ``(G, T, D)`` to ``(G, B, D)``."""
-    if isinstance(pool, FSPool) and pool.weight.ndim == 2:  # of a single run, which G counts too
-        return fspool(x, pool.weight.unsqueeze(0), offsets=offsets)
-    return pool(x, offsets=offsets)
+    if not isinstance(pool, FSPool):
+        return pool(x, offsets=offsets)
+    weight = pool.weight if pool.weight.ndim == 3 else pool.weight.unsqueeze(0)  # of a single run
+    return fspool(x, weight, offsets=offsets, longest=longest)

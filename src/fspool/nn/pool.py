@@ -97,6 +97,7 @@ class FSPool(Knots):
         mask: Tensor | None = None,
         sizes: Tensor | None = None,
         offsets: Tensor | None = None,
+        longest: int | None = None,
         return_order: bool = False,
     ) -> Tensor | tuple[Tensor, Order]:
         """Pool every set; ``return_order=True`` also gives what :class:`FSUnpool` needs."""
@@ -107,6 +108,7 @@ class FSPool(Knots):
             mask=mask,
             sizes=sizes,
             offsets=offsets,
+            longest=longest,
             temperature=None if hard else self.temperature,
             return_order=return_order,
         )

@@ -106,7 +106,7 @@ def _in_order(shape: tuple[int, ...], offsets: Tensor | None) -> Tensor:
 # The operators of ../pool.py
 
 
-def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: bool):
+def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: bool, longest=None):
     groups, batch, dim = pooled_shape(x, offsets)
     rows, chunks = to_numpy(x), plan(x.shape, mask, lengths, offsets)
     ranks = _new_ranks(x, chunks, mask, offsets) if ranked else no_ranks(x, offsets)

@@ -50,14 +50,14 @@ def share_out(x: Tensor, sizes: Tensor | None, form: tuple[int, int], most: int)
 
 
 @triton.jit
-def _matrix(ptr, rows: tl.constexpr, columns: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr):
+def load_matrix(ptr, rows: tl.constexpr, columns: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr):
     r = tl.arange(0, BR)[:, None]
     c = tl.arange(0, BC)[None, :]
     return tl.load(ptr + r * columns + c, mask=(r < rows) & (c < columns), other=0.0)
 
 
 @triton.jit
-def _vector(ptr, count: tl.constexpr, B: tl.constexpr):
+def load_vector(ptr, count: tl.constexpr, B: tl.constexpr):
     i = tl.arange(0, B)
     return tl.load(ptr + i, mask=i < count, other=0.0)[None, :]
 
@@ -115,8 +115,8 @@ def _forward(
     BR: tl.constexpr,
 ):
     g = tl.program_id(1).to(tl.int64)
-    w1, b1 = _matrix(w1_ptr + g * H * C, H, C, BH, BC), _vector(b1_ptr + g * H, H, BH)
-    w2, b2 = _matrix(w2_ptr + g * O * H, O, H, BO, BH), _vector(b2_ptr + g * O, O, BO)
+    w1, b1 = load_matrix(w1_ptr + g * H * C, H, C, BH, BC), load_vector(b1_ptr + g * H, H, BH)
+    w2, b2 = load_matrix(w2_ptr + g * O * H, O, H, BO, BH), load_vector(b2_ptr + g * O, O, BO)
     c = tl.arange(0, BC)[None, :]
     o = tl.arange(0, BO)[None, :]
     for tile in range(tl.program_id(0), sets * tl.cdiv(length, BR), parts):
@@ -155,8 +155,8 @@ def _backward(
 ):
     """dx where it is wanted, and what the tiles of a program give to weights and biases."""
     g = tl.program_id(1).to(tl.int64)
-    w1, b1 = _matrix(w1_ptr + g * H * C, H, C, BH, BC), _vector(b1_ptr + g * H, H, BH)
-    w2 = _matrix(w2_ptr + g * O * H, O, H, BO, BH)
+    w1, b1 = load_matrix(w1_ptr + g * H * C, H, C, BH, BC), load_vector(b1_ptr + g * H, H, BH)
+    w2 = load_matrix(w2_ptr + g * O * H, O, H, BO, BH)
     c = tl.arange(0, BC)[None, :]
     o = tl.arange(0, BO)[None, :]
     h = tl.arange(0, BH)[None, :]
@@ -191,7 +191,7 @@ def _backward(
 
 
 @triton.jit
-def _add_up(in_ptr, out_ptr, g, i, parts, count: tl.constexpr):
+def add_up_parts(in_ptr, out_ptr, g, i, parts, count: tl.constexpr):
     """The i-th of ``count`` numbers, over all parts of a replica."""
     inside = (i >= 0) & (i < count)
     total = tl.zeros(i.shape, tl.float32)
@@ -219,10 +219,10 @@ def _finish(
     """The four sums over parts, side by side."""
     g = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * B + tl.arange(0, B)
-    _add_up(dw1_ptr, out1_ptr, g, i, parts, H * C)
-    _add_up(db1_ptr, out2_ptr, g, i - H * C, parts, H)
-    _add_up(dw2_ptr, out3_ptr, g, i - (H * C + H), parts, O * H)
-    _add_up(db2_ptr, out4_ptr, g, i - (H * C + H + O * H), parts, O)
+    add_up_parts(dw1_ptr, out1_ptr, g, i, parts, H * C)
+    add_up_parts(db1_ptr, out2_ptr, g, i - H * C, parts, H)
+    add_up_parts(dw2_ptr, out3_ptr, g, i - (H * C + H), parts, O * H)
+    add_up_parts(db2_ptr, out4_ptr, g, i - (H * C + H + O * H), parts, O)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -24,7 +24,16 @@ from .piecewise import load_weights
 from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
 from .rest import clear_rest
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
-from .sorting import LOWEST, count_larger, key_of, one_group, rank_again, sort_tile, value_of
+from .sorting import (
+    LOWEST,
+    count_larger,
+    key_of,
+    one_group,
+    rank_again,
+    sort_tile,
+    take_places,
+    value_of,
+)
 
 # log2 of the rows that a tile has: rows of a thread, groups of rows, features, warps, and registers
 # of a thread where fewer than the compiler would take let more programs run at once.
@@ -38,12 +47,24 @@ TILES = {
     9: (4, 5, 8, 8, None),
     10: (5, 5, 16, 16, None),
 }
-# For sets of different lengths, by the largest: few, as each is a launch, but near most sets.
-# Packed ones often have the last, since all that is known is how many rows they have together.
-MIXED = {7: (5, 7), 8: (6, 8), 9: (7, 8, 9), 10: (5, 6, 8, 9, 10)}
+SMALLEST = 5  # of the tiles for sets of different lengths: each is a launch
+TIES = 2  # log2 of the groups of rows up to which a tile ranks equal numbers itself
 TOP = LARGEST_TILE
 LOOKED_AT = 32  # places at which one program looks for ties
 HUGE = 1 << 14  # rows of a padded set from which on a sort by the whole device is faster
+
+
+@triton.jit
+def _refuse(y_ptr, rank_ptr, sorted_ptr, at, first, rows, row, d, dim, BN: tl.constexpr):
+    """NaN for a set that has more rows than was promised, and ranks that lead nowhere else."""
+    tl.store(y_ptr + at, float("nan"), mask=d < dim)
+    for r in range(0, rows, BN):
+        place = (first + r + row) * dim + d
+        inside = (r + row < rows) & (d < dim)
+        if rank_ptr is not None:
+            tl.store(rank_ptr + place, (r + row).to(rank_ptr.dtype.element_ty), mask=inside)
+        if sorted_ptr is not None:
+            tl.store(sorted_ptr + place, float("nan"), mask=inside)
 
 
 @triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
@@ -70,19 +91,25 @@ def _pool(
     knots,
     above,
     FILL: tl.constexpr,
+    AGAIN: tl.constexpr,
+    LAST: tl.constexpr,
     LOGR: tl.constexpr,
     LOGC: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Sets of more than ``above`` rows, and at most those of the tile."""
+    """Sets of more than ``above`` rows, and at most those of the tile; the last refuses others."""
     BN: tl.constexpr = 1 << (LOGR + LOGC)
     g, b, d = program(dim, BD)
     if number_ptr is not None:
         b = tl.load(number_ptr + g * numbers + b).to(tl.int32)
     packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
-    if (rows <= above) | (rows > BN):
-        return
     row = tl.arange(0, BN)[:, None]
+    if (rows <= above) | (rows > BN):
+        if LAST:
+            if rows > BN:
+                at = (g * batch + b) * dim + d
+                _refuse(y_ptr, rank_ptr, sorted_ptr, at, first, rows, row, d, dim, BN)
+        return
     element = is_element(row, first, rows, mask_ptr) & (d < dim)
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     x = tl.load(x_ptr + row * stride_n + d * stride_d, mask=element, other=0.0)
@@ -104,9 +131,12 @@ def _pool(
         if x.dtype.primitive_bitwidth > 16:  # smaller keys know their rows
             total = size * (size - 1) // 2  # of the ranks of a column without ties
             counted = tl.where(element, rank, 0)
-            if LOGC == 0:  # a warp has one sum for all features sooner than one for each
+            if AGAIN:  # a warp has one sum for all features sooner than one for each
                 if tl.sum(counted) < total * tl.sum((d < dim).to(tl.int32)):
-                    rank = rank_again(rank, row, element, LOGR, LOGC, BD)
+                    if LOGC == 0:
+                        rank = take_places(rank, LOGR, BD)
+                    else:
+                        rank = rank_again(rank, row, element, LOGR, LOGC, BD)
             else:
                 tied = ((d < dim) & (tl.sum(counted, axis=0)[None, :] < total)).to(tl.int32)
                 if tl.sum(tied) > BD // 4:  # fewer are left to _break_ties
@@ -181,14 +211,15 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
             logr, logc, features, warps, registers = TILES[log]
             fill = sets.varied and ranks is not None and sets.length > 1 << log
             ties = None
-            if ranks is not None and x.dtype.itemsize > 2 and logc:
+            again = logc <= TIES
+            if ranks is not None and x.dtype.itemsize > 2 and not again:
                 flags = (sets.replicas, sets.batch, sets.dim)
                 ties = torch.empty(flags, dtype=torch.int32, device=x.device)
             count, *some = sets.larger(above) if above > 0 else (sets.batch, None, 0)
             _pool[sets.grid(count, features)](
                 *(x, weight, y, ranks, ties, ordered, *some),
                 *(*sets.args, *strides(x), knots, above),
-                *(fill, logr, logc, features),
+                *(fill, again, sets.promised and sets.longest <= 1 << log, logr, logc, features),
                 num_warps=warps,
                 maxnreg=registers,
             )
@@ -200,16 +231,16 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
                     num_warps=1,
                 )
             above = 1 << log
-        if sets.length > TOP:
+        if sets.longest > TOP:
             large.sort(x, sets, weight, y, ranks, ordered, TOP)
 
 
 def _tiles(sets: Sets) -> list[int]:
     """log2 of their rows."""
-    log = max(min(TILES), (sets.length - 1).bit_length())
+    log = max(min(TILES), (sets.longest - 1).bit_length())
     top = min(log, max(TILES))
     if sets.packed or sets.varied:
-        return [step for step in MIXED.get(top, [top]) if step in TILES]
+        return [step for step in range(min(SMALLEST, top), top + 1) if step in TILES]
     return [log] if log in TILES else []
 
 
@@ -242,8 +273,8 @@ def _new_ranks(x: Tensor, sets: Sets, offsets: Tensor | None) -> Tensor:
 # The operators of ../pool.py
 
 
-def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: bool):
-    sets, knots = Sets(x.shape, mask, lengths, offsets), _transposed(weight)
+def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: bool, longest=None):
+    sets, knots = Sets(x.shape, mask, lengths, offsets, longest), _transposed(weight)
     y = torch.empty(pooled_shape(x, offsets), dtype=x.dtype, device=x.device)
     if _is_huge(sets):
         order = ranks(x, mask, lengths, offsets)
@@ -252,7 +283,7 @@ def pool(x: Tensor, weight: Tensor, mask, lengths, offsets, ranked: bool, kept: 
         return y, order if ranked else no_ranks(x, offsets), ordered
     order = _new_ranks(x, sets, offsets) if ranked else None
     ordered = None
-    if kept or sets.length > TOP:  # large sets are sorted there
+    if kept or sets.longest > TOP:  # large sets are sorted there
         ordered = torch.empty(x.shape, dtype=sorted_dtype(x), device=x.device)
     if y.numel():
         _sort(x, sets, knots, y, order, ordered)

@@ -10,7 +10,7 @@ from torch import Tensor
 from .counts import cdiv
 from .sets import Sets
 
-BLOCK = 1024  # numbers of a program
+BLOCK = 4096  # numbers of a program
 
 
 @triton.jit(do_not_specialize=("batch", "length"))

@@ -55,7 +55,7 @@ def share_out(groups: int, length: int, dim: int) -> Grid:
 
 
 @triton.jit
-def _place(rows_ptr, length, dim, parts, turns, BR: tl.constexpr, BD: tl.constexpr):
+def place(rows_ptr, length, dim, parts, turns, BR: tl.constexpr, BD: tl.constexpr):
     """Replica, part and features; the rows that are there; the first row of the part, and its end
     with and without the rows that are not there."""
     blocks = tl.cdiv(dim, BD)
@@ -70,7 +70,7 @@ def _place(rows_ptr, length, dim, parts, turns, BR: tl.constexpr, BD: tl.constex
 
 
 @triton.jit
-def _load(ptr, at, inside, RELU: tl.constexpr):
+def load_numbers(ptr, at, inside, RELU: tl.constexpr):
     x = tl.load(ptr + at, mask=inside, other=0.0).to(tl.float32)
     if RELU:
         x = tl.where(x < 0, 0.0, x)  # NaN stays
@@ -79,7 +79,7 @@ def _load(ptr, at, inside, RELU: tl.constexpr):
 
 @triton.jit
 def _first_row(x_ptr, d, dim, count, RELU: tl.constexpr):
-    return _load(x_ptr, d, (d < dim) & (count > 0), RELU)
+    return load_numbers(x_ptr, d, (d < dim) & (count > 0), RELU)
 
 
 @triton.jit
@@ -113,7 +113,7 @@ def _put_together(
 
 
 @triton.jit
-def _add_up(part_ptr, d, dim, parts, BP: tl.constexpr, BD: tl.constexpr):
+def add_up(part_ptr, d, dim, parts, BP: tl.constexpr, BD: tl.constexpr):
     total = tl.zeros((BP, BD), tl.float32)
     for first in range(0, parts, BP):
         p = first + tl.arange(0, BP)[:, None]
@@ -140,7 +140,7 @@ def _moments(
     BD: tl.constexpr,
 ):
     """Mean of a part, from the first row of all on, and the sum of squares around it: by tiles."""
-    g, part, d, count, first, _, end = _place(rows_ptr, length, dim, parts, turns, BR, BD)
+    g, part, d, count, first, _, end = place(rows_ptr, length, dim, parts, turns, BR, BD)
     x_ptr += g * length * dim
     origin = _first_row(x_ptr, d, dim, count, RELU)
     mean = tl.zeros((1, BD), tl.float32)
@@ -148,7 +148,7 @@ def _moments(
     for r in range(first, end, BR):
         row = r + tl.arange(0, BR)[:, None]
         inside = (row < end) & (d < dim)
-        x = _load(x_ptr, row.to(tl.int64) * dim + d, inside, RELU)
+        x = load_numbers(x_ptr, row.to(tl.int64) * dim + d, inside, RELU)
         x = tl.where(inside, x - origin, 0.0)
         n = tl.minimum(end - r, BR).to(tl.float32)
         seen = (r - first).to(tl.float32)
@@ -163,7 +163,7 @@ def _moments(
 
 
 @triton.jit(do_not_specialize=ANY)
-def _normalise(
+def normalise(
     x_ptr,
     rows_ptr,
     part_mean_ptr,
@@ -184,12 +184,16 @@ def _normalise(
     parts,
     turns,
     RELU: tl.constexpr,
+    FROM_FIRST: tl.constexpr,
     BP: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """y, zeros in the rows that are not there. The first part writes what a replica has one of."""
-    g, part, d, count, first, end, _ = _place(rows_ptr, length, dim, parts, turns, BR, BD)
+    """y, zeros in the rows that are not there. The first part writes what a replica has one of.
+
+    The means of parts are counted from the first row, or from zero.
+    """
+    g, part, d, count, first, end, _ = place(rows_ptr, length, dim, parts, turns, BR, BD)
     known = g * parts * dim
     mean, var = _put_together(
         part_mean_ptr + known, part_square_ptr + known, count, d, dim, parts, turns * BR, BP, BD
@@ -197,7 +201,9 @@ def _normalise(
     own = g * dim + d
     x_ptr += g * length * dim
     y_ptr += g * length * dim
-    origin = _first_row(x_ptr, d, dim, count, RELU)
+    origin = tl.zeros((1, BD), tl.float32)
+    if FROM_FIRST:
+        origin = _first_row(x_ptr, d, dim, count, RELU)
     if part == 0:
         tl.store(mean_ptr + own, origin + mean, mask=d < dim)
         tl.store(var_ptr + own, var, mask=d < dim)
@@ -214,13 +220,13 @@ def _normalise(
         row = r + tl.arange(0, BR)[:, None]
         inside = (row < count) & (d < dim)
         at = row.to(tl.int64) * dim + d
-        y = (_load(x_ptr, at, inside, RELU) - origin - mean) * scale + bias
+        y = (load_numbers(x_ptr, at, inside, RELU) - origin - mean) * scale + bias
         y = tl.where(inside, y, 0.0).to(y_ptr.dtype.element_ty)
         tl.store(y_ptr + at, y, mask=(row < end) & (d < dim))
 
 
 @triton.jit(do_not_specialize=ANY)
-def _sums(
+def sum_up(
     dy_ptr,
     x_ptr,
     rows_ptr,
@@ -238,7 +244,7 @@ def _sums(
     BD: tl.constexpr,
 ):
     """Of dy, and of dy times the normalised x, over a part: the gradients to bias and weight."""
-    g, part, d, count, first, _, end = _place(rows_ptr, length, dim, parts, turns, BR, BD)
+    g, part, d, count, first, _, end = place(rows_ptr, length, dim, parts, turns, BR, BD)
     own = g * dim + d
     mean = tl.load(mean_ptr + own, mask=d < dim, other=0.0)
     root = tl.rsqrt(tl.load(var_ptr + own, mask=d < dim, other=0.0) + eps)
@@ -250,9 +256,9 @@ def _sums(
         row = r + tl.arange(0, BR)[:, None]
         inside = (row < end) & (d < dim)
         at = row.to(tl.int64) * dim + d
-        dy = _load(dy_ptr, at, inside, False)
+        dy = load_numbers(dy_ptr, at, inside, False)
         total += dy
-        product += dy * (_load(x_ptr, at, inside, RELU) - mean)
+        product += dy * (load_numbers(x_ptr, at, inside, RELU) - mean)
     at = (g * parts + part) * dim + d
     tl.store(sum_ptr + at, tl.sum(total, axis=0)[None, :], mask=d < dim)
     tl.store(product_ptr + at, tl.sum(product, axis=0)[None, :] * root, mask=d < dim)
@@ -282,10 +288,10 @@ def _pull(
     BD: tl.constexpr,
 ):
     """dx, zeros in the rows that are not there. The first part writes the gradients of others."""
-    g, part, d, count, first, end, _ = _place(rows_ptr, length, dim, parts, turns, BR, BD)
+    g, part, d, count, first, end, _ = place(rows_ptr, length, dim, parts, turns, BR, BD)
     known = g * parts * dim
-    dbias = _add_up(sum_ptr + known, d, dim, parts, BP, BD)
-    dweight = _add_up(product_ptr + known, d, dim, parts, BP, BD)
+    dbias = add_up(sum_ptr + known, d, dim, parts, BP, BD)
+    dweight = add_up(product_ptr + known, d, dim, parts, BP, BD)
     own = g * dim + d
     if part == 0:
         tl.store(dbias_ptr + own, dbias.to(dbias_ptr.dtype.element_ty), mask=d < dim)
@@ -303,8 +309,8 @@ def _pull(
         row = r + tl.arange(0, BR)[:, None]
         inside = (row < count) & (d < dim)
         at = row.to(tl.int64) * dim + d
-        x = _load(x_ptr, at, inside, RELU)
-        dx = scale * (_load(dy_ptr, at, inside, False) - flat - (x - mean) * slope)
+        x = load_numbers(x_ptr, at, inside, RELU)
+        dx = scale * (load_numbers(dy_ptr, at, inside, False) - flat - (x - mean) * slope)
         if RELU:
             inside &= x != 0
         dx = tl.where(inside, dx, 0.0).to(dx_ptr.dtype.element_ty)
@@ -339,9 +345,9 @@ def row_norm(
     shared = (length, dim, grid.parts, grid.turns, relu)
     with torch.cuda.device_of(x):
         _moments[(grid.programs,)](x, rows, *known, *shared, **grid.tile)
-        _normalise[(grid.programs,)](
+        normalise[(grid.programs,)](
             *(x, rows, *known, *numbers, y, mean, var, new_mean, new_var),
-            *(eps, momentum, *shared, PARTS),
+            *(eps, momentum, *shared, True, PARTS),
             **grid.tile,
         )
     return y, mean, var, new_mean, new_var
@@ -367,7 +373,7 @@ def pull(
     dx, dweight, dbias = (torch.empty_like(t) for t in (x, weight, weight))
     shared = (length, dim, grid.parts, grid.turns, relu)
     with torch.cuda.device_of(x):
-        _sums[(grid.programs,)](dy, x, rows, mean, var, *known, eps, *shared, **grid.tile)
+        sum_up[(grid.programs,)](dy, x, rows, mean, var, *known, eps, *shared, **grid.tile)
         _pull[(grid.programs,)](
             *(dy, x, rows, weight, mean, var, *known, dx, dweight, dbias, eps, *shared, PARTS),
             **grid.tile,

@@ -21,11 +21,13 @@ ANY = ("apart", "batch", "length", "knots")
 class Sets:
     """What every kernel is told of the sets: its arguments ``*sets.args``."""
 
-    def __init__(self, shape: torch.Size, mask, lengths, offsets) -> None:
+    def __init__(self, shape: torch.Size, mask, lengths, offsets, longest=None) -> None:
         self.shape = shape  # of x
         self.replicas, self.dim = replicas(shape[0]), shape[-1]
         self.batch = shape[1] if offsets is None else offsets.shape[-1] - 1
         self.length = shape[-2]  # of a padded set, or of all packed ones together
+        self.promised = longest is not None and longest < self.length
+        self.longest = longest if self.promised else self.length
         if min(self.length, LARGEST_TILE) * self.dim >= 1 << 31:
             raise ValueError(
                 f"x has {self.dim} features of {self.length} rows; expected fewer than 2^31 "

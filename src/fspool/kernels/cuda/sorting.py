@@ -194,6 +194,33 @@ def one_group(rank, size, inside):
 
 
 @triton.jit
+def _take_places(ranks):
+    """Each element in turn takes the first free place from its rank on, of at most 32 in all."""
+    ones = tl.full(ranks[0].shape, 0xFFFFFFFF, tl.uint32)
+    free = ones
+    out = ()
+    for i in tl.static_range(len(ranks)):
+        rank = ranks[i].to(tl.uint32)
+        ahead = free >> rank
+        first = ahead & ((ahead - 1) ^ ones)
+        free ^= first << rank
+        further = (first.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # its logarithm
+        out = out + (ranks[i] + further,)
+    return out
+
+
+@triton.jit
+def take_places(rank, LOGR: tl.constexpr, BD: tl.constexpr):
+    """Equal elements all have the rank of their first one: let them follow one another by row.
+
+    For columns of at most 32 rows that lie in one thread each; sooner than a sort.
+    """
+    R: tl.constexpr = 1 << LOGR
+    ranks = _take_places(_rows(tl.reshape(rank, (1, R * BD)), 1, R, BD))
+    return tl.reshape(_whole(ranks, 1, R, BD), (R, BD))
+
+
+@triton.jit
 def rank_again(rank, row, element, LOGR: tl.constexpr, LOGC: tl.constexpr, BD: tl.constexpr):
     """Equal elements all have the rank of their first one: let them follow one another by row."""
     key = tl.where(element, -((rank << (LOGR + LOGC)) | row), LOWEST)
