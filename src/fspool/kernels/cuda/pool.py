@@ -47,7 +47,9 @@ TILES = {
     9: (4, 5, 8, 8, None),
     10: (5, 5, 16, 16, None),
 }
-SMALLEST = 5  # of the tiles for sets of different lengths: each is a launch
+# For padded sets of different lengths, by the largest: few, as each is a launch, but near most sets.
+MIXED = {7: (5, 7), 8: (6, 8), 9: (7, 8, 9), 10: (5, 6, 8, 9, 10)}
+SMALLEST = 5  # of packed sets, which have them all from there on: few sets are looked at again
 TIES = 2  # log2 of the groups of rows up to which a tile ranks equal numbers itself
 TOP = LARGEST_TILE
 LOOKED_AT = 32  # places at which one program looks for ties
@@ -239,9 +241,13 @@ def _tiles(sets: Sets) -> list[int]:
     """log2 of their rows."""
     log = max(min(TILES), (sets.longest - 1).bit_length())
     top = min(log, max(TILES))
-    if sets.packed or sets.varied:
-        return [step for step in range(min(SMALLEST, top), top + 1) if step in TILES]
-    return [log] if log in TILES else []
+    if sets.packed:
+        steps = range(min(SMALLEST, top), top + 1)
+    elif sets.varied:
+        steps = MIXED.get(top, [top])
+    else:
+        steps = [log]
+    return [step for step in steps if step in TILES]
 
 
 def _is_huge(sets: Sets) -> bool:
