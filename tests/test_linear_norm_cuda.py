@@ -48,6 +48,7 @@ def example(rows, length, columns, dim, dtype=torch.float32):
         x[g, n:], dy[g, n:] = NAN, NAN
     weight = torch.randn(groups, dim, columns, dtype=dtype)
     bias, *numbers = (torch.randn(groups, dim, dtype=dtype) for _ in range(4))
+    bias += 1  # few units are off for all of a few rows: rounding counts where nothing varies
     var = torch.rand(groups, dim, dtype=dtype) + 0.5
     return (x, weight, bias, torch.tensor(rows), *numbers, var), dy
 
@@ -275,11 +276,14 @@ def test_affine_is_what_known_numbers_do():
 
 
 @needs_gpu
-@pytest.mark.parametrize("precision, tolerance", [("highest", 1e-6), ("high", 1e-3)])
+@pytest.mark.parametrize("precision, tolerance", [("highest", 1e-6), ("high", 2**-9)])
 @pytest.mark.parametrize("columns, dim", [(7, 16), (37, 32), (32, 32), (64, 64)])
 @pytest.mark.parametrize("groups, length", [(2, 50), (20, 1300), (3, 40_000)])
 def test_the_layers_on_cuda(groups, length, columns, dim, precision, tolerance):
-    """The gradient by what came out forwards: rounded elsewhere, a unit may be off that was on."""
+    """The gradient by what came out forwards: rounded elsewhere, a unit may be off that was on.
+
+    TF32 cuts both factors of a product off after ten bits: 2^-10 of each is lost at most.
+    """
     rows = torch.randint(length // 2, length + 1, (groups,))
     rows[0] = 1
     inputs, dy = example(rows.tolist(), length, columns, dim)

@@ -57,14 +57,15 @@ HUGE = 1 << 14  # rows of a padded set from which on a sort by the whole device 
 
 
 @triton.jit
-def _refuse(y_ptr, rank_ptr, sorted_ptr, at, first, rows, row, d, dim, BN: tl.constexpr):
+def _refuse(y_ptr, rank_ptr, sorted_ptr, at, first, rows, d, dim, BN: tl.constexpr):
     """NaN for a set that has more rows than was promised, and ranks that lead nowhere else."""
     tl.store(y_ptr + at, float("nan"), mask=d < dim)
     for r in range(0, rows, BN):
-        place = (first + r + row) * dim + d
-        inside = (r + row < rows) & (d < dim)
+        row = r + tl.arange(0, BN)[:, None]
+        place = (first + row) * dim + d
+        inside = (row < rows) & (d < dim)
         if rank_ptr is not None:
-            tl.store(rank_ptr + place, (r + row).to(rank_ptr.dtype.element_ty), mask=inside)
+            tl.store(rank_ptr + place, row.to(rank_ptr.dtype.element_ty), mask=inside)
         if sorted_ptr is not None:
             tl.store(sorted_ptr + place, float("nan"), mask=inside)
 
@@ -105,13 +106,13 @@ def _pool(
     if number_ptr is not None:
         b = tl.load(number_ptr + g * numbers + b).to(tl.int32)
     packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
-    row = tl.arange(0, BN)[:, None]
     if (rows <= above) | (rows > BN):
         if LAST:
             if rows > BN:
                 at = (g * batch + b) * dim + d
-                _refuse(y_ptr, rank_ptr, sorted_ptr, at, first, rows, row, d, dim, BN)
+                _refuse(y_ptr, rank_ptr, sorted_ptr, at, first, rows, d, dim, BN)
         return
+    row = tl.arange(0, BN)[:, None]
     element = is_element(row, first, rows, mask_ptr) & (d < dim)
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     x = tl.load(x_ptr + row * stride_n + d * stride_d, mask=element, other=0.0)
