@@ -157,9 +157,9 @@ def lstm_alone(cell: ClevrCell, runs: int, device: torch.device) -> float:
         torch.autograd.grad(hidden.sum(), (x, weight))
 
     if device.type == "cuda":
-        from fspool.lab.capture import recorded
+        from fspool.lab.capture import Recorded
 
-        step = recorded(step)
+        step = Recorded(step)
     step()
     _wait(device)
     began = time.perf_counter()

@@ -28,7 +28,7 @@ from fspool.experiments.graph_tables import BASES, BIO, PAPER
 from fspool.experiments.graphs import GraphCell, grid
 from fspool.functional import fspool
 from fspool.lab import trainer
-from fspool.lab.capture import recorded
+from fspool.lab.capture import Recorded
 from fspool.lab.launch import group_size
 from fspool.lab.several import Several
 
@@ -118,7 +118,7 @@ def count(cell: GraphCell, model, seeds: list[int], device: torch.device) -> flo
     model.eval()
     with torch.no_grad():
         trials = cell.trials(seeds, device)
-        look = recorded(lambda: cell.tally(model, trials)) if device.type == "cuda" else None
+        look = Recorded(lambda: cell.tally(model, trials)) if device.type == "cuda" else None
         return min(_timed(look or (lambda: cell.tally(model, trials)), device) for _ in range(3))
 
 

@@ -69,12 +69,15 @@ def by_definition(inputs, dy):
 
 
 def terms_of(inputs, dy):
-    """How large the terms are that gradients to weight and bias are sums of: those cancel."""
+    """How large the terms are that gradients are sums of: those cancel."""
     given = [t.double() if t.is_floating_point() else t for t in inputs]
     x = given[0].nan_to_num()
     out = linear_norm_definition(x, given[1].requires_grad_(), *given[2:], EPS, MOMENTUM)
-    terms = torch.autograd.grad(out[0], out[1], dy.double().nan_to_num())[0].abs()
-    return {"dweight": terms.mT @ x.abs(), "dbias": terms.sum(1)}
+    dy = dy.double().nan_to_num()
+    terms = torch.autograd.grad(out[0], out[1], dy)[0].abs()
+    y = (out[0].detach() - given[5].unsqueeze(1)) / given[4].unsqueeze(1)  # as the norm leaves it
+    sums = {"dshift": dy.abs().sum(1), "dscale": (dy * y).abs().sum(1)}
+    return sums | {"dweight": terms.mT @ x.abs(), "dbias": terms.sum(1)}
 
 
 def check(rows, length, columns, dim, tolerance=1e-6):

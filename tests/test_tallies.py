@@ -1,8 +1,10 @@
 """Learning rates that follow a schedule, and counts that are made during training."""
 
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 from fspool.experiments import polygons as experiment
 from fspool.experiments.polygons import Polygons
 from fspool.lab import trainer
+from fspool.lab.capture import Recorded
 from fspool.lab.runs import RunFolder
 from fspool.lab.several import Several
 from fspool.lab.tallies import tallies_of
@@ -173,3 +176,32 @@ def test_cells_trained_as_one_are_tried_on_their_own():
         assert torch.equal(together[-1]["tally.above"][part], alone[-1]["tally.above"])
     assert not torch.equal(*together[-1]["tally.above"].split(2))
     assert both.rate(3) == one.rate(3) == 1e-3
+
+
+# --------------------------------------------------------------------------------------------------
+# As a graph
+
+
+def test_what_a_graph_reads_is_kept(monkeypatch):
+    """A recorded graph does not keep it, and what came to lie there would be counted."""
+    monkeypatch.setattr(torch, "cuda", MagicMock())
+
+    def prepared():
+        trials = torch.ones(3)
+        return Recorded(lambda: trials.sum()), weakref.ref(trials)
+
+    count, read = prepared()
+    assert count() == 3 and read() is not None
+    del count
+    assert read() is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_counts_are_not_of_what_came_later():
+    def prepared():
+        own = torch.ones(1 << 20, device="cuda")
+        return Recorded(lambda: own.sum())
+
+    count = prepared()
+    others = [torch.zeros(1 << 20, device="cuda") for _ in range(8)]
+    assert count() == 1 << 20 and len(others) == 8

@@ -113,20 +113,21 @@ def _write(own, given) -> None:
     pytree.tree_map(lambda there, new: there.copy_(new), own, given)
 
 
-def recorded(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+class Recorded:
     """A function of tensors that stay where they are, as one graph; its result is written over."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
-            function()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        result = function()
 
-    def replay() -> Tensor:
-        graph.replay()
-        return result
+    def __init__(self, function: Callable[[], Tensor]) -> None:
+        self.function = function  # and so the tensors that the graph reads, which it does not keep
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                function()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            self.result = function()
 
-    return replay
+    def __call__(self) -> Tensor:
+        self.graph.replay()
+        return self.result

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import parallel
-from .capture import recorded
+from .capture import Recorded
 from .cell import Cell
 
 PREFIX = "tally."
@@ -54,7 +54,7 @@ class Tallies:
             return self.cell.tally(self.model, trials)
 
         on_device = self.device.type == "cuda" and self.cell.recordable
-        return recorded(count) if on_device else count
+        return Recorded(count) if on_device else count
 
 
 def tallies_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -47,7 +47,7 @@ TILES = {
     9: (4, 5, 8, 8, None),
     10: (5, 5, 16, 16, None),
 }
-# For padded sets of different lengths, by the largest: few, as each is a launch, but near most sets.
+# For padded sets of different lengths, by the largest: few, as each is a launch, near most sets.
 MIXED = {7: (5, 7), 8: (6, 8), 9: (7, 8, 9), 10: (5, 6, 8, 9, 10)}
 SMALLEST = 5  # of packed sets, which have them all from there on: few sets are looked at again
 TIES = 2  # log2 of the groups of rows up to which a tile ranks equal numbers itself
