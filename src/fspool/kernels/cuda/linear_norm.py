@@ -22,6 +22,7 @@ from .row_norm import ANY, PARTS, Grid, add_up, load_numbers, normalise, place, 
 ROWS, WARPS = 64, 4  # of a tile backwards
 PROGRAMS, MOST = 2048, 32  # programs that fill a device; of a replica, whose sums are added up
 NUMBERS = 256  # that one program adds up
+STAGES = 1  # tiles of which the loads are under way
 
 
 def share_products(groups: int, length: int) -> Grid:
@@ -34,6 +35,17 @@ def share_products(groups: int, length: int) -> Grid:
 
 # --------------------------------------------------------------------------------------------------
 # Kernels. Programs: parts, replicas
+
+
+@triton.jit
+def _clear(ptr, column, first, stop, end, WIDTH: tl.constexpr, BR: tl.constexpr):
+    """Zeros in the rows of a part after the last tile that had any."""
+    tiles = tl.cdiv(tl.maximum(stop - first, 0), BR)
+    for r in range(first + tiles * BR, end, BR):
+        row = r + tl.arange(0, BR)[:, None]
+        inside = (row < end) & (column < WIDTH)
+        zeros = tl.zeros(inside.shape, tl.float32)
+        tl.store(ptr + row * WIDTH + column, zeros, mask=inside)
 
 
 @triton.jit(do_not_specialize=ANY)
@@ -53,11 +65,12 @@ def _multiply(
     BC: tl.constexpr,
     BO: tl.constexpr,
     BR: tl.constexpr,
+    STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """W x + b, zeros in the rows that are not there; of a part the mean after the ReLU, and the sum
     of squares around it: by tiles."""
-    g, part, o, count, first, end, _ = place(rows_ptr, length, O, parts, turns, BR, BO)
+    g, part, o, count, first, end, stop = place(rows_ptr, length, O, parts, turns, BR, BO)
     weight = load_matrix(weight_ptr + g * O * C, O, C, BO, BC)
     bias = load_vector(bias_ptr + g * O, O, BO)
     c = tl.arange(0, BC)[None, :]
@@ -65,23 +78,22 @@ def _multiply(
     linear_ptr += g * length * O
     mean = tl.zeros((1, BO), tl.float32)
     square = tl.zeros((1, BO), tl.float32)
-    for r in range(first, end, BR):
+    for r in tl.range(first, stop, BR, num_stages=STAGES):
         row = r + tl.arange(0, BR)[:, None]
         inside = row < count
-        y = tl.zeros((BR, BO), tl.float32)
-        if r < count:
-            x = tl.load(x_ptr + row * C + c, mask=inside & (c < C), other=0.0)
-            y = tl.dot(x, tl.trans(weight), input_precision=PRECISION) + bias
-            y = tl.where(inside & (o < O), y, 0.0)
-            value = tl.where(y < 0, 0.0, y)  # NaN stays
-            n = tl.minimum(count - r, BR).to(tl.float32)
-            seen = (r - first).to(tl.float32)
-            own = tl.sum(value, axis=0)[None, :] / n
-            away = tl.where(inside, value - own, 0.0)
-            step = own - mean
-            mean += step * (n / (seen + n))
-            square += tl.sum(away * away, axis=0)[None, :] + step * step * (seen * n / (seen + n))
+        x = tl.load(x_ptr + row * C + c, mask=inside & (c < C), other=0.0)
+        y = tl.dot(x, tl.trans(weight), input_precision=PRECISION) + bias
+        y = tl.where(inside & (o < O), y, 0.0)
+        value = tl.where(y < 0, 0.0, y)  # NaN stays
+        n = tl.minimum(count - r, BR).to(tl.float32)
+        seen = (r - first).to(tl.float32)
+        own = tl.sum(value, axis=0)[None, :] / n
+        away = tl.where(inside, value - own, 0.0)
+        step = own - mean
+        mean += step * (n / (seen + n))
+        square += tl.sum(away * away, axis=0)[None, :] + step * step * (seen * n / (seen + n))
         tl.store(linear_ptr + row * O + o, y, mask=(row < end) & (o < O))
+    _clear(linear_ptr, o, first, stop, end, O, BR)
     at = (g * parts + part) * O + o
     tl.store(mean_ptr + at, mean, mask=o < O)
     tl.store(square_ptr + at, square, mask=o < O)
@@ -115,11 +127,12 @@ def _pull(
     BO: tl.constexpr,
     BP: tl.constexpr,
     BR: tl.constexpr,
+    STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """dx where it is wanted, and what a part gives to weight and bias. The first part writes the
     gradients of the norm, from the sums of ``known`` parts of the pass before."""
-    g, part, o, count, first, end, _ = place(rows_ptr, length, O, parts, turns, BR, BO)
+    g, part, o, count, first, end, stop = place(rows_ptr, length, O, parts, turns, BR, BO)
     there = o < O
     own = g * O + o
     dshift = add_up(sum_ptr + g * known * O, o, O, known, BP, BO)
@@ -140,22 +153,21 @@ def _pull(
     linear_ptr += g * length * O
     dweight = tl.zeros((BO, BC), tl.float32)
     dbias = tl.zeros((1, BO), tl.float32)
-    for r in range(first, end, BR):
+    for r in tl.range(first, stop, BR, num_stages=STAGES):
         row = r + tl.arange(0, BR)[:, None]
-        dx = tl.zeros((BR, BC), tl.float32)
-        if r < count:
-            inside = (row < count) & there
-            value = load_numbers(linear_ptr, row * O + o, inside, True)
-            dlinear = scale * (load_numbers(dy_ptr, row * O + o, inside, False) - flat)
-            dlinear -= scale * (value - mean) * slope
-            dlinear = tl.where(inside & (value != 0), dlinear, 0.0)
-            x = tl.load(x_ptr + row * C + c, mask=(row < count) & (c < C), other=0.0)
-            dweight += tl.dot(tl.trans(dlinear), x, input_precision=PRECISION)
-            dbias += tl.sum(dlinear, axis=0)[None, :]
-            if dx_ptr is not None:
-                dx = tl.dot(dlinear, weight, input_precision=PRECISION)
+        inside = (row < count) & there
+        value = load_numbers(linear_ptr, row * O + o, inside, True)
+        dlinear = scale * (load_numbers(dy_ptr, row * O + o, inside, False) - flat)
+        dlinear -= scale * (value - mean) * slope
+        dlinear = tl.where(inside & (value != 0), dlinear, 0.0)
+        x = tl.load(x_ptr + row * C + c, mask=(row < count) & (c < C), other=0.0)
+        dweight += tl.dot(tl.trans(dlinear), x, input_precision=PRECISION)
+        dbias += tl.sum(dlinear, axis=0)[None, :]
         if dx_ptr is not None:
+            dx = tl.dot(dlinear, weight, input_precision=PRECISION)
             tl.store(dx_ptr + (g * length + row) * C + c, dx, mask=(row < end) & (c < C))
+    if dx_ptr is not None:
+        _clear(dx_ptr + g * length * C, c, first, stop, end, C, BR)
     at = g * parts + part
     r = tl.arange(0, BO)[:, None]
     tl.store(dweight_ptr + at * O * C + r * C + c, dweight, mask=(r < O) & (c < C))
@@ -211,6 +223,7 @@ def linear_norm(
             *(x, weight, bias, rows, linear, *known, length, grid.parts, grid.turns),
             **_widths(weight),
             BR=grid.rows,
+            STAGES=STAGES,
             PRECISION=_precision(),
             num_warps=grid.tile["num_warps"],
         )
@@ -256,6 +269,7 @@ def pull(
             **_widths(weight),
             BP=PARTS,
             BR=grid.rows,
+            STAGES=STAGES,
             PRECISION=_precision(),
             num_warps=WARPS,
         )
