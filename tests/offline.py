@@ -182,15 +182,16 @@ def row_norm() -> None:
         row_norm.pull(x, x, rows, one, one, one, 1e-5, relu)
 
 
-def linear_norm() -> None:
-    from fspool.kernels.cuda import linear_norm
+def normed_layers() -> None:
+    from fspool.kernels.cuda import normed_layers
 
     for columns, dim in ((7, 16), (32, 32), (64, 64)):
         x, rows = torch.randn(2, 500, columns), torch.tensor([500, 3])
-        weight, one = torch.randn(2, dim, columns), torch.ones(2, dim)
-        numbers = (weight, one, rows, one, one, one, one)
-        y = linear_norm.linear_norm(x, *numbers, 1e-5, 0.1)[0]
-        linear_norm.pull(y, y, x, rows, weight, one, one, one, 1e-5, dim != 16)
+        weights, one = (torch.randn(2, dim, columns), torch.randn(2, dim, dim)), torch.ones(2, dim)
+        y = normed_layers.normed_layers(
+            *(x, rows, weights[0], *[one] * 5, weights[1], *[one] * 5), 1e-5, 0.1
+        )[0]
+        normed_layers.pull(y, x, rows, y, y, *weights, *[one] * 7, 1e-5, dim != 16)
 
 
 def draws() -> None:
@@ -211,5 +212,5 @@ if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
     everything = (pool, relaxed_sort, chamfer, assignment, rays)
-    everything += (recurrence, lstm, neighbours, perceptron, row_norm, linear_norm, draws)
+    everything += (recurrence, lstm, neighbours, perceptron, row_norm, normed_layers, draws)
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

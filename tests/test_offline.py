@@ -23,7 +23,7 @@ pytest.importorskip("triton")
         "neighbours",
         "perceptron",
         "row_norm",
-        "linear_norm",
+        "normed_layers",
         "draws",
     ],
 )

@@ -86,13 +86,14 @@ def operator_calls():
     _, mean, var, *_ = torch.ops.fspool.row_norm(*norm, 1e-5, 0.1, True)
     yield "row_norm", (*norm, 1e-5, 0.1, True)
     yield "row_norm_pull", (random(2, 5, 4), *norm[:3], mean, var, 1e-5, True)
-    x, rows, *numbers = norm
-    linear = x, random(2, 3, 4), random(2, 3), rows, *(t[:, :3].contiguous() for t in numbers)
-    out = torch.ops.fspool.linear_norm(*linear, 1e-5, 0.1)
-    yield "linear_norm", (*linear, 1e-5, 0.1)
-    given = out[1], *linear[:1], rows, linear[1], linear[4], *out[2:4], 1e-5
-    yield "linear_norm_pull", (random(2, 5, 3), *given, True)
-    yield "linear_norm_pull", (random(2, 5, 3), *given, False)
+    first = random(2, 6, 4), *(random(2, 6) for _ in range(4)), torch.rand(2, 6).double()
+    second = random(2, 3, 6), *(random(2, 3) for _ in range(4)), torch.rand(2, 3).double()
+    layers = *norm[:2], *first, *second, 1e-5, 0.1
+    yield "normed_layers", layers
+    out = torch.ops.fspool.normed_layers(*layers)
+    given = *out[1:3], first[0], second[0], *first[2:4], second[2], *out[3:7], 1e-5
+    yield "normed_layers_pull", (random(2, 5, 3), *norm[:2], *given, True)
+    yield "normed_layers_pull", (random(2, 5, 3), *norm[:2], *given, False)
 
 
 def test_opcheck_of_every_operator():

@@ -249,7 +249,7 @@ def test_compiled_on_cuda():
 @needs_gpu
 def test_another_batch_compiles_no_kernel():
     def compiled():
-        each = (kernels._forward, kernels._backward, kernels._finish)
+        each = (kernels._forward, kernels._backward, kernels.finish)
         return sum(len(cache[0]) for k in each for cache in k.device_caches.values())
 
     def run(sets, length):

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from ..functional.inputs import compute_dtype
-from ..functional.linear_norm import linear_norm
 from ..functional.row_norm import normalise, row_norm
 
 
@@ -38,18 +37,6 @@ class BatchNorm(nn.Module):
         running = self.running_mean, self.running_var
         return normalise(values, rows, *running, self.weight, self.bias, self.eps).to(x.dtype)
 
-    def after(self, linear: nn.Linear, x: Tensor, rows: Tensor) -> Tensor:
-        """``self(linear(x), rows)``, where this cuts off below 0: in training as one."""
-        if not self.training or not self.relu:
-            return self(linear(x), rows)
-        weight, bias = linear.weight, linear.bias
-        if weight.ndim == 2:  # of a single run
-            weight, bias = weight.unsqueeze(0), bias.unsqueeze(0)
-        own = self._own(len(x))
-        y, *running = linear_norm(x, weight, bias, rows, *own, eps=self.eps, momentum=self.momentum)
-        self._keep(*running)
-        return y
-
     def affine(self) -> tuple[Tensor, Tensor]:
         """Factor and summand by which known numbers normalise."""
         scale = self.weight * (self.running_var + self.eps).rsqrt()
@@ -57,15 +44,16 @@ class BatchNorm(nn.Module):
 
     def _train(self, x: Tensor, rows: Tensor) -> Tensor:
         options = {"eps": self.eps, "momentum": self.momentum, "relu": self.relu}
-        y, *running = row_norm(x, rows, *self._own(len(x)), **options)
-        self._keep(*running)
+        y, *running = row_norm(x, rows, *self.numbers(len(x)), **options)
+        self.keep(*running)
         return y
 
-    def _own(self, groups: int) -> list[Tensor]:
+    def numbers(self, groups: int) -> list[Tensor]:
+        """Weight, bias and running numbers, (G, D) each."""
         own = (self.weight, self.bias, self.running_mean, self.running_var)
         return [t.view(groups, -1) for t in own]
 
-    def _keep(self, mean: Tensor, var: Tensor) -> None:
-        """In place, so that a recorded graph does it too."""
+    def keep(self, mean: Tensor, var: Tensor) -> None:
+        """New running numbers: in place, so that a recorded graph does it too."""
         self.running_mean.copy_(mean.view_as(self.running_mean))
         self.running_var.copy_(var.view_as(self.running_var))

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ..functional.neighbours import neighbour_sum
-from ..functional.perceptron import has_kernel, perceptron
+from ..functional.normed_layers import Layer, has_kernel, normed_layers
+from ..functional.perceptron import has_kernel as has_perceptron
+from ..functional.perceptron import perceptron
 from .batch_norm import BatchNorm
 from .linear import Linear
 from .readout import make_readout, outputs_of, read_out
@@ -104,23 +106,34 @@ class Block(nn.Module):
             return self._layers(summed(one_hot(x, self.first)), nodes)
         # The first layer may also come before the sum: both are linear.
         x = summed(columns_of(self.first.weight, x)) + self.first.bias.unsqueeze(-2)
-        x = self.norms[0](x, nodes)
-        return self._layer(self.second, self.norms[1], x.relu() if self.norm_first else x, nodes)
+        return self._activate(1, self.second(self._activate(0, x, nodes)), nodes)
 
     def _layers(self, x: Tensor, nodes: Tensor) -> Tensor:
-        if not self.training and not self.norm_first:
+        """Both, by a kernel where there is one."""
+        if self.norm_first or self.first.weight.ndim == 2:
+            return self._one_by_one(x, nodes)
+        if not self.training:
             weights = self._known_weights()
-            if has_kernel(x, *weights):
+            if has_perceptron(x, *weights):
                 scale, shift = (t.unsqueeze(-2) for t in self.norms[1].affine())
                 return torch.addcmul(shift, perceptron(x, *weights, nodes).relu(), scale)
-        for linear, norm in zip((self.first, self.second), self.norms, strict=True):
-            x = self._layer(linear, norm, x, nodes)
-        return x
+            return self._one_by_one(x, nodes)
+        pairs = list(zip((self.first, self.second), self.norms, strict=True))
+        layers = [Layer(own.weight, own.bias, *norm.numbers(len(x))) for own, norm in pairs]
+        if not has_kernel(x, *layers):
+            return self._one_by_one(x, nodes)
+        norm = self.norms[0]
+        y, *running = normed_layers(x, nodes, *layers, eps=norm.eps, momentum=norm.momentum)
+        for norm, new in zip(self.norms, running, strict=True):
+            norm.keep(*new)
+        return y
 
-    def _layer(self, linear: Linear, norm: BatchNorm, x: Tensor, nodes: Tensor) -> Tensor:
-        if self.norm_first:
-            return norm(linear(x), nodes).relu()
-        return norm.after(linear, x, nodes)
+    def _one_by_one(self, x: Tensor, nodes: Tensor) -> Tensor:
+        return self._activate(1, self.second(self._activate(0, self.first(x), nodes)), nodes)
+
+    def _activate(self, index: int, x: Tensor, nodes: Tensor) -> Tensor:
+        x = self.norms[index](x, nodes)
+        return x.relu() if self.norm_first else x
 
     def _known_weights(self) -> tuple[Tensor, ...]:
         """Of both layers, where the norm between them has known numbers: then it is linear."""

@@ -191,7 +191,7 @@ def _backward(
 
 
 @triton.jit
-def add_up_parts(in_ptr, out_ptr, g, i, parts, count: tl.constexpr):
+def _add_up(in_ptr, out_ptr, g, i, parts, count: tl.constexpr):
     """The i-th of ``count`` numbers, over all parts of a replica."""
     inside = (i >= 0) & (i < count)
     total = tl.zeros(i.shape, tl.float32)
@@ -201,7 +201,7 @@ def add_up_parts(in_ptr, out_ptr, g, i, parts, count: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=ANY)
-def _finish(
+def finish(
     dw1_ptr,
     db1_ptr,
     dw2_ptr,
@@ -219,10 +219,10 @@ def _finish(
     """The four sums over parts, side by side."""
     g = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * B + tl.arange(0, B)
-    add_up_parts(dw1_ptr, out1_ptr, g, i, parts, H * C)
-    add_up_parts(db1_ptr, out2_ptr, g, i - H * C, parts, H)
-    add_up_parts(dw2_ptr, out3_ptr, g, i - (H * C + H), parts, O * H)
-    add_up_parts(db2_ptr, out4_ptr, g, i - (H * C + H + O * H), parts, O)
+    _add_up(dw1_ptr, out1_ptr, g, i, parts, H * C)
+    _add_up(db1_ptr, out2_ptr, g, i - H * C, parts, H)
+    _add_up(dw2_ptr, out3_ptr, g, i - (H * C + H), parts, O * H)
+    _add_up(db2_ptr, out4_ptr, g, i - (H * C + H + O * H), parts, O)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def pull(
             return dx, *(t.squeeze(1) for t in sums)
         totals = [x.new_empty(groups, *shape) for shape in shapes]
         numbers = hidden * (columns + 1) + out * (hidden + 1)
-        _finish[cdiv(numbers, NUMBERS), groups](
+        finish[cdiv(numbers, NUMBERS), groups](
             *(*sums, *totals, grid.parts, columns, hidden, out, NUMBERS), num_warps=4
         )
     return dx, *totals

@@ -89,7 +89,7 @@ def _sizes(p, parts, count, size):
 
 
 @triton.jit
-def _put_together(
+def put_together(
     mean_ptr, square_ptr, count, d, dim, parts, size, BP: tl.constexpr, BD: tl.constexpr
 ):
     """Mean and variance of all parts of a replica, from their means and sums of squares."""
@@ -119,6 +119,32 @@ def add_up(part_ptr, d, dim, parts, BP: tl.constexpr, BD: tl.constexpr):
         p = first + tl.arange(0, BP)[:, None]
         total += tl.load(part_ptr + p * dim + d, mask=(p < parts) & (d < dim), other=0.0)
     return tl.sum(total, axis=0)[None, :]
+
+
+@triton.jit
+def keep_numbers(
+    mean_ptr,
+    var_ptr,
+    old_mean_ptr,
+    old_var_ptr,
+    new_mean_ptr,
+    new_var_ptr,
+    mean,
+    var,
+    count,
+    momentum,
+    own,
+    inside,
+):
+    """Write mean and variance of a replica, and the running numbers that come of them."""
+    tl.store(mean_ptr + own, mean, mask=inside)
+    tl.store(var_ptr + own, var, mask=inside)
+    step = tl.where(count > 0, momentum, 0.0)
+    unbiased = var * (count.to(tl.float32) / tl.maximum(count - 1, 1).to(tl.float32))
+    old = tl.load(old_mean_ptr + own, mask=inside, other=0.0)
+    tl.store(new_mean_ptr + own, old + step * (mean - old), mask=inside)
+    old = tl.load(old_var_ptr + own, mask=inside, other=0.0)
+    tl.store(new_var_ptr + own, old + step * (unbiased - old), mask=inside)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -195,7 +221,7 @@ def normalise(
     """
     g, part, d, count, first, end, _ = place(rows_ptr, length, dim, parts, turns, BR, BD)
     known = g * parts * dim
-    mean, var = _put_together(
+    mean, var = put_together(
         part_mean_ptr + known, part_square_ptr + known, count, d, dim, parts, turns * BR, BP, BD
     )
     own = g * dim + d
@@ -205,14 +231,10 @@ def normalise(
     if FROM_FIRST:
         origin = _first_row(x_ptr, d, dim, count, RELU)
     if part == 0:
-        tl.store(mean_ptr + own, origin + mean, mask=d < dim)
-        tl.store(var_ptr + own, var, mask=d < dim)
-        step = tl.where(count > 0, momentum, 0.0)
-        unbiased = var * (count.to(tl.float32) / tl.maximum(count - 1, 1).to(tl.float32))
-        old = tl.load(old_mean_ptr + own, mask=d < dim, other=0.0)
-        tl.store(new_mean_ptr + own, old + step * (origin + mean - old), mask=d < dim)
-        old = tl.load(old_var_ptr + own, mask=d < dim, other=0.0)
-        tl.store(new_var_ptr + own, old + step * (unbiased - old), mask=d < dim)
+        keep_numbers(
+            *(mean_ptr, var_ptr, old_mean_ptr, old_var_ptr, new_mean_ptr, new_var_ptr),
+            *(origin + mean, var, count, momentum, own, d < dim),
+        )
     weight = tl.load(weight_ptr + own, mask=d < dim, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + own, mask=d < dim, other=0.0).to(tl.float32)
     scale = weight * tl.rsqrt(var + eps)

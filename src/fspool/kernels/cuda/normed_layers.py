@@ -1,0 +1,374 @@
+"""Two linear layers, each with a ReLU and a norm behind it, on CUDA: as in row_norm.py, with the
+products of matrices inside of its passes.
+
+Forwards a first pass multiplies, and leaves what each part of a replica knows of mean and variance.
+The second normalises that as it reads it, multiplies again and leaves the same of its own; the
+third normalises. Backwards it goes the other way round. The pass of a layer makes the gradient to
+W x + b in registers, multiplies on to the input, and adds up what the weights and the norm before
+it get of a part. The sums over parts are another small kernel. Always in the same order, and no
+atomics: the same bits.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...functional.normed_layers import Layer, normed_layers_definition
+from .counts import cdiv, power_of_2, replicas
+from .perceptron import NARROWEST, NUMBERS, finish, load_matrix, load_vector
+from .row_norm import (
+    ANY,
+    PARTS,
+    Grid,
+    add_up,
+    keep_numbers,
+    load_numbers,
+    normalise,
+    place,
+    put_together,
+    share_out,
+    sum_up,
+)
+
+ROWS, WARPS = 64, 4  # of a tile backwards
+PROGRAMS, MOST = 2048, 32  # programs that fill a device; of a replica, whose sums are added up
+STAGES = 1  # tiles of which the loads are under way
+
+
+def share_products(groups: int, length: int) -> Grid:
+    """How the rows are shared out backwards, where each program has sums of its own to write."""
+    tiles = cdiv(length, ROWS)
+    turns = cdiv(tiles, min(MOST, max(1, PROGRAMS // groups)))
+    parts = cdiv(tiles, turns)
+    return Grid(groups * parts, parts, turns, ROWS, 0)
+
+
+# --------------------------------------------------------------------------------------------------
+# Inside of a program
+
+
+@triton.jit
+def _clear(ptr, column, first, stop, end, WIDTH: tl.constexpr, BR: tl.constexpr):
+    """Zeros in the rows of a part after the last tile that had any."""
+    tiles = tl.cdiv(tl.maximum(stop - first, 0), BR)
+    for r in range(first + tiles * BR, end, BR):
+        row = r + tl.arange(0, BR)[:, None]
+        inside = (row < end) & (column < WIDTH)
+        zeros = tl.zeros(inside.shape, tl.float32)
+        tl.store(ptr + row * WIDTH + column, zeros, mask=inside)
+
+
+@triton.jit
+def _root(var_ptr, at, inside, eps):
+    return tl.rsqrt(tl.load(var_ptr + at, mask=inside, other=0.0) + eps)
+
+
+# --------------------------------------------------------------------------------------------------
+# Kernels. Programs: parts, replicas
+
+
+@triton.jit(do_not_specialize=[*ANY, "known", "size"])
+def _multiply(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    rows_ptr,
+    linear_ptr,
+    mean_ptr,
+    square_ptr,
+    known_mean_ptr,
+    known_square_ptr,
+    scale_ptr,
+    shift_ptr,
+    old_mean_ptr,
+    old_var_ptr,
+    out_mean_ptr,
+    out_var_ptr,
+    new_mean_ptr,
+    new_var_ptr,
+    eps,
+    momentum,
+    known,
+    size,
+    length,
+    parts,
+    turns,
+    NORMED: tl.constexpr,
+    C: tl.constexpr,
+    O: tl.constexpr,  # noqa: E741
+    BC: tl.constexpr,
+    BO: tl.constexpr,
+    BP: tl.constexpr,
+    BR: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """W x + b, zeros in the rows that are not there; of a part the mean after the ReLU, and the sum
+    of squares around it: by tiles. Or x is what came out of the layer before, and is normalised
+    first: by mean and variance of ``known`` parts of ``size`` rows, which the first part writes."""
+    g, part, o, count, first, end, stop = place(rows_ptr, length, O, parts, turns, BR, BO)
+    weight = load_matrix(weight_ptr + g * O * C, O, C, BO, BC)
+    bias = load_vector(bias_ptr + g * O, O, BO)
+    c = tl.arange(0, BC)[None, :]
+    if NORMED:
+        own = g * C + c
+        at = g * known * C
+        middle, var = put_together(
+            known_mean_ptr + at, known_square_ptr + at, count, c, C, known, size, BP, BC
+        )
+        if part == 0:
+            keep_numbers(
+                *(out_mean_ptr, out_var_ptr, old_mean_ptr, old_var_ptr, new_mean_ptr, new_var_ptr),
+                *(middle, var, count, momentum, own, c < C),
+            )
+        scale = tl.load(scale_ptr + own, mask=c < C, other=0.0) * tl.rsqrt(var + eps)
+        shift = tl.load(shift_ptr + own, mask=c < C, other=0.0)
+    x_ptr += g * length * C
+    linear_ptr += g * length * O
+    mean = tl.zeros((1, BO), tl.float32)
+    square = tl.zeros((1, BO), tl.float32)
+    for r in tl.range(first, stop, BR, num_stages=STAGES):
+        row = r + tl.arange(0, BR)[:, None]
+        inside = row < count
+        there = inside & (c < C)
+        x = load_numbers(x_ptr, row * C + c, there, NORMED)
+        if NORMED:
+            x = tl.where(there, (x - middle) * scale + shift, 0.0)
+        y = tl.dot(x, tl.trans(weight), input_precision=PRECISION) + bias
+        y = tl.where(inside & (o < O), y, 0.0)
+        value = tl.where(y < 0, 0.0, y)  # NaN stays
+        n = tl.minimum(count - r, BR).to(tl.float32)
+        seen = (r - first).to(tl.float32)
+        average = tl.sum(value, axis=0)[None, :] / n
+        away = tl.where(inside, value - average, 0.0)
+        step = average - mean
+        mean += step * (n / (seen + n))
+        square += tl.sum(away * away, axis=0)[None, :] + step * step * (seen * n / (seen + n))
+        tl.store(linear_ptr + row * O + o, y, mask=(row < end) & (o < O))
+    _clear(linear_ptr, o, first, stop, end, O, BR)
+    at = (g * parts + part) * O + o
+    tl.store(mean_ptr + at, mean, mask=o < O)
+    tl.store(square_ptr + at, square, mask=o < O)
+
+
+@triton.jit(do_not_specialize=[*ANY, "known"])
+def _pull(
+    dy_ptr,
+    linear_ptr,
+    x_ptr,
+    rows_ptr,
+    weight_ptr,
+    scale_ptr,
+    mean_ptr,
+    var_ptr,
+    sum_ptr,
+    product_ptr,
+    before_scale_ptr,
+    before_shift_ptr,
+    before_mean_ptr,
+    before_var_ptr,
+    before_sum_ptr,
+    before_product_ptr,
+    dx_ptr,
+    dweight_ptr,
+    dbias_ptr,
+    dscale_ptr,
+    dshift_ptr,
+    eps,
+    known,
+    length,
+    parts,
+    turns,
+    NORMED: tl.constexpr,
+    C: tl.constexpr,
+    O: tl.constexpr,  # noqa: E741
+    BC: tl.constexpr,
+    BO: tl.constexpr,
+    BP: tl.constexpr,
+    BR: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """dx where it is wanted, and what a part gives to weight and bias. The first part writes the
+    gradients of the norm, from the sums of ``known`` parts of the pass before. Where x is what came
+    out of the layer before, dx is that to its norm, and a part adds up what that is to know."""
+    g, part, o, count, first, end, stop = place(rows_ptr, length, O, parts, turns, BR, BO)
+    there = o < O
+    own = g * O + o
+    dshift = add_up(sum_ptr + g * known * O, o, O, known, BP, BO)
+    dscale = add_up(product_ptr + g * known * O, o, O, known, BP, BO)
+    if part == 0:
+        tl.store(dshift_ptr + own, dshift, mask=there)
+        tl.store(dscale_ptr + own, dscale, mask=there)
+    inverse = 1.0 / tl.maximum(count, 1).to(tl.float32)
+    mean = tl.load(mean_ptr + own, mask=there, other=0.0)
+    root = _root(var_ptr, own, there, eps)
+    scale = tl.load(scale_ptr + own, mask=there, other=0.0) * root
+    flat = dshift * inverse
+    slope = dscale * inverse * root
+    weight = load_matrix(weight_ptr + g * O * C, O, C, BO, BC)
+    c = tl.arange(0, BC)[None, :]
+    total = tl.zeros((1, BC), tl.float32)
+    product = tl.zeros((1, BC), tl.float32)
+    if NORMED:
+        before = g * C + c
+        before_scale = tl.load(before_scale_ptr + before, mask=c < C, other=0.0)
+        before_shift = tl.load(before_shift_ptr + before, mask=c < C, other=0.0)
+        before_mean = tl.load(before_mean_ptr + before, mask=c < C, other=0.0)
+        before_root = _root(before_var_ptr, before, c < C, eps)
+    x_ptr += g * length * C
+    dy_ptr += g * length * O
+    linear_ptr += g * length * O
+    dweight = tl.zeros((BO, BC), tl.float32)
+    dbias = tl.zeros((1, BO), tl.float32)
+    for r in tl.range(first, stop, BR, num_stages=STAGES):
+        row = r + tl.arange(0, BR)[:, None]
+        inside = (row < count) & there
+        value = load_numbers(linear_ptr, row * O + o, inside, True)
+        dlinear = scale * (load_numbers(dy_ptr, row * O + o, inside, False) - flat)
+        dlinear -= scale * (value - mean) * slope
+        dlinear = tl.where(inside & (value != 0), dlinear, 0.0)
+        given = (row < count) & (c < C)
+        x = load_numbers(x_ptr, row * C + c, given, NORMED)
+        if NORMED:
+            x = (x - before_mean) * before_root
+            dx = tl.dot(dlinear, weight, input_precision=PRECISION)
+            total += tl.sum(dx, axis=0)[None, :]
+            product += tl.sum(tl.where(given, dx * x, 0.0), axis=0)[None, :]
+            x = tl.where(given, x * before_scale + before_shift, 0.0)
+        elif dx_ptr is not None:
+            dx = tl.dot(dlinear, weight, input_precision=PRECISION)
+        dweight += tl.dot(tl.trans(dlinear), x, input_precision=PRECISION)
+        dbias += tl.sum(dlinear, axis=0)[None, :]
+        if dx_ptr is not None:
+            tl.store(dx_ptr + (g * length + row) * C + c, dx, mask=(row < end) & (c < C))
+    if dx_ptr is not None:
+        _clear(dx_ptr + g * length * C, c, first, stop, end, C, BR)
+    at = g * parts + part
+    if NORMED:
+        tl.store(before_sum_ptr + at * C + c, total, mask=c < C)
+        tl.store(before_product_ptr + at * C + c, product, mask=c < C)
+    r = tl.arange(0, BO)[:, None]
+    tl.store(dweight_ptr + at * O * C + r * C + c, dweight, mask=(r < O) & (c < C))
+    tl.store(dbias_ptr + at * O + o, dbias, mask=there)
+
+
+# --------------------------------------------------------------------------------------------------
+# The operators of ../normed_layers.py
+
+
+def normed_layers(x: Tensor, rows: Tensor, *rest) -> tuple[Tensor, ...]:
+    """y, what comes out of both layers, means and variances, and the new running numbers."""
+    *tensors, eps, momentum = rest
+    x, rows, *tensors = (t.contiguous() for t in (x, rows, *tensors))
+    first, second = Layer(*tensors[:6]), Layer(*tensors[6:])
+    if not x.numel():
+        return normed_layers_definition(x, rows, first, second, eps, momentum)
+    groups, length = x.shape[:2]
+    widths = [len(layer.bias[0]) for layer in (first, second)]
+    linear = [x.new_empty(groups, length, width) for width in widths]
+    grids = [share_out(groups, length, width) for width in widths]
+    parts = [
+        [x.new_empty(groups, grid.parts, width) for _ in range(2)]
+        for grid, width in zip(grids, widths, strict=True)
+    ]
+    known, running = ([x.new_empty(groups, w) for w in widths for _ in range(2)] for _ in range(2))
+    y = torch.empty_like(linear[1])
+    nothing = (None,) * 10
+    between = *parts[0], *first[2:], *known[:2], *running[:2]
+    steps = zip((x, linear[0]), (first, second), linear, parts, grids, strict=True)
+    with torch.cuda.device_of(x):
+        for given, layer, out, own, grid in steps:
+            normed = layer is second
+            size = grids[0].turns * grids[0].rows
+            _multiply[(grid.programs,)](
+                *(given, layer.weight, layer.bias, rows, out, *own),
+                *(between if normed else nothing),
+                *(eps, momentum, grids[0].parts, size, length, grid.parts, grid.turns, normed),
+                **_widths(layer.weight),
+                **{"BP": PARTS, "BR": grid.rows, "STAGES": STAGES, "PRECISION": _precision()},
+                num_warps=grid.tile["num_warps"],
+            )
+        normalise[(grid.programs,)](
+            *(linear[1], rows, *parts[1], *second[2:], y, *known[2:], *running[2:], eps, momentum),
+            *(length, widths[1], grid.parts, grid.turns, True, False, PARTS),
+            **grid.tile,
+        )
+    return y, *linear, *known, *running
+
+
+def pull(
+    dy: Tensor,
+    x: Tensor,
+    rows: Tensor,
+    linear_1: Tensor,
+    linear_2: Tensor,
+    weight_1: Tensor,
+    weight_2: Tensor,
+    scale_1: Tensor,
+    shift_1: Tensor,
+    scale_2: Tensor,
+    mean_1: Tensor,
+    var_1: Tensor,
+    mean_2: Tensor,
+    var_2: Tensor,
+    eps: float,
+    wants_x: bool,
+) -> tuple[Tensor, ...]:
+    """The gradients to x (no rows where nobody wants it), and to weight, bias, scale and shift of
+    both layers."""
+    (groups, length, columns), hidden, out = x.shape, weight_1.shape[1], weight_2.shape[1]
+    dx = x.new_empty(x.shape if wants_x else (groups, 0))
+    shapes = [(hidden, columns), (hidden,), (out, hidden), (out,)]
+    dweight_1, dbias_1, dweight_2, dbias_2 = totals = [x.new_zeros(groups, *s) for s in shapes]
+    norms = [torch.zeros_like(t) for t in (dbias_1, dbias_1, dbias_2, dbias_2)]
+    found = dweight_1, dbias_1, *norms[:2], dweight_2, dbias_2, *norms[2:]
+    if not x.numel():
+        return dx, *found
+    tensors = dy, x, rows, linear_1, linear_2, weight_1, weight_2, scale_1, shift_1, scale_2
+    dy, x, rows, *given = (t.contiguous() for t in (*tensors, mean_1, var_1, mean_2, var_2))
+    linear_1, linear_2, weight_1, weight_2, scale_1, shift_1, scale_2, *known = given
+    sums, grid = share_out(groups, length, out), share_products(groups, length)
+    of_dy = [x.new_empty(groups, sums.parts, out) for _ in range(2)]
+    of_dz = [x.new_empty(groups, grid.parts, hidden) for _ in range(2)]
+    parts = [x.new_empty(groups, grid.parts, *shape) for shape in shapes]
+    dz = torch.empty_like(linear_1)
+    before, nothing = (scale_1, shift_1, *known[:2], *of_dz), (None,) * 6
+    options = {"BP": PARTS, "BR": grid.rows, "STAGES": STAGES, "PRECISION": _precision()}
+    tail = length, grid.parts, grid.turns
+    with torch.cuda.device_of(x):
+        sum_up[(sums.programs,)](
+            *(dy, linear_2, rows, *known[2:], *of_dy, eps, length, out, sums.parts, sums.turns),
+            True,
+            **sums.tile,
+        )
+        _pull[(grid.programs,)](
+            *(dy, linear_2, linear_1, rows, weight_2, scale_2, *known[2:], *of_dy, *before),
+            *(dz, *parts[2:], *norms[2:], eps, sums.parts, *tail, True),
+            **(_widths(weight_2) | options),
+            num_warps=WARPS,
+        )
+        _pull[(grid.programs,)](
+            *(dz, linear_1, x, rows, weight_1, scale_1, *known[:2], *of_dz, *nothing),
+            *(dx if wants_x else None, *parts[:2], *norms[:2], eps, grid.parts, *tail, False),
+            **(_widths(weight_1) | options),
+            num_warps=WARPS,
+        )
+        finish[cdiv(sum(t[0].numel() for t in totals), NUMBERS), replicas(groups)](
+            *(*parts, *totals, grid.parts, columns, hidden, out, NUMBERS), num_warps=4
+        )
+    return dx, *found
+
+
+def _widths(weight: Tensor) -> dict[str, int]:
+    dim, columns = weight.shape[1:]
+    padded = (max(NARROWEST, power_of_2(width)) for width in (columns, dim))
+    return dict(zip(("C", "O", "BC", "BO"), (columns, dim, *padded), strict=True))
+
+
+def _precision() -> str:
+    """TF32 where torch's own products may have it; else three parts that keep float32."""
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
