@@ -548,6 +548,9 @@ def test_a_promised_length_changes_nothing(temperature):
         assert torch.equal(pool(x, offsets=offsets, longest=longest), pool(x, offsets=offsets))
     assert pool(torch.ones(0, DIM), offsets=ints(0), longest=1).shape == (0, DIM)
     assert pool(jagged(), longest=5).shape == pool(jagged()).shape
+    weight, own = torch.ones(0, DIM, KNOTS), torch.zeros(0, 3, dtype=torch.long)
+    nobody = pool_function(torch.ones(0, 5, DIM), weight, offsets=own, longest=1)
+    assert nobody.shape == (0, 2, DIM)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,18 @@ def test_recompilations_stay_bounded_when_sizes_vary(temperature):
     assert counter.frame_count <= 3
 
 
+@temperatures
+def test_a_promised_length_may_vary(temperature):
+    counter = CompileCounter()
+    pool = fspool.FSPool(4, knots=5, temperature=temperature)
+    compiled = torch.compile(pool, fullgraph=True, backend=counter)
+    for n in (7, 8, 9, 10, np.int64(30)):
+        x, offsets = torch.randn(int(n) + 2, 4), torch.tensor([0, 2, int(n) + 2])
+        expected = pool(x, offsets=offsets)
+        torch.testing.assert_close(compiled(x, offsets=offsets, longest=n), expected)
+    assert counter.frame_count <= 3
+
+
 def test_modules_without_values():
     """As tools make them that only want shapes, or count what a model would take."""
     with FakeTensorMode():

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..checks import check_count, check_device, check_floating
+from ..checks import check_device, check_floating
 from ..layouts import Sets, enter_pooled
-from ..sets import readable
+from ..sets import check_longest, readable
 
 if TYPE_CHECKING:
     from .order import Order
@@ -60,14 +60,7 @@ def read_longest(longest: int | None, sets: Sets) -> int | None:
         return None
     if sets.layout == "padded":
         raise ValueError("got longest for padded sets, which have N rows; leave it out.")
-    longest = check_count("longest", longest, 1, "the elements of the largest set at most")
-    if readable(sets.offsets) and sets.offsets.shape[-1] > 1:
-        largest = int(sets.offsets.diff().max())
-        if largest > longest:
-            raise ValueError(
-                f"longest is {longest}, and a set has {largest} elements; expected at least that."
-            )
-    return longest
+    return check_longest(longest, sets.offsets)
 
 
 def read_temperature(temperature: float | Tensor | None, x: Tensor) -> Tensor | None:

@@ -52,7 +52,7 @@ def fspool(
         sizes: ``(B,)`` integers, elements first.
         offsets: ``(B + 1,)`` integers; set b is ``x[offsets[b]:offsets[b + 1]]``.
         longest: Elements of the largest set at most, where sets are packed and somebody knows: a
-            GPU then need not look after larger ones. There a set of more comes out as NaN.
+            GPU then need not look after larger ones. There a set of more may come out as NaN.
         temperature: None for the ordinary sort; a positive number or 0-d tensor relaxes it.
         return_order: Also return the :class:`~fspool.Order`, for :func:`fsunpool`.
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..checks import check_count, check_device, check_floating, check_integer, nearest
 from ..nn import FSPool
-from ..sets import check_offsets, readable
+from ..sets import check_longest, check_offsets, readable
 
 try:
     from torch_geometric import Index
@@ -111,6 +111,8 @@ class FSPoolAggregation(Aggregation):
             x, ptr = sort_by_group(x, index, dim_size)
         else:
             check_offsets(ptr, x, "ptr")
+        if max_num_elements is not None:
+            max_num_elements = check_longest(max_num_elements, ptr, "max_num_elements")
         lead, rows, groups = x.shape[:-2], x.shape[-2], ptr.shape[0] - 1
         offsets = repeat_offsets(ptr, math.prod(lead), rows)
         y = self.pool(x.flatten(0, -2), offsets=offsets, longest=max_num_elements)
