@@ -12,6 +12,7 @@ from fspool.data.graph_batches import Room, Shelf
 from fspool.lab.replicas import select, stack
 from fspool.models import gin
 from fspool.models.gin import GIN
+from fspool.models.readout import read_out
 
 from .made_graphs import Drawn, as_graphs, drawn
 
@@ -136,6 +137,14 @@ def test_room_to_spare_and_missing_graphs_do_not_matter(training):
     expected = scores(copy.deepcopy(model), batch_of(numbers))
     more = scores(copy.deepcopy(model), batch_of([*numbers, -1, -1], more=70))
     torch.testing.assert_close(more[:, :3], expected, **CLOSE)
+
+
+def test_pools_are_called_as_they_are():
+    """With whatever they have beside their weights, such as a temperature."""
+    x, offsets = torch.randn(2, 6, 3), torch.tensor([[0, 2, 6], [0, 1, 4]])
+    pool = stack([FSPool(3, temperature=1.0) for _ in range(2)])
+    for longest in (None, 4):
+        torch.testing.assert_close(read_out(pool, x, offsets, longest), pool(x, offsets=offsets))
 
 
 def test_order_of_graphs_and_of_nodes():

@@ -73,5 +73,6 @@ def read_out(pool: nn.Module, x: Tensor, offsets: Tensor, longest: int | None = 
     """Pool the nodes of every graph: x ``(G, T, D)`` to ``(G, B, D)``."""
     if not isinstance(pool, FSPool):
         return pool(x, offsets=offsets)
-    weight = pool.weight if pool.weight.ndim == 3 else pool.weight.unsqueeze(0)  # of a single run
-    return fspool(x, weight, offsets=offsets, longest=longest)
+    if pool.weight.ndim == 2:  # of a single run, which G counts too
+        return fspool(x, pool.weight.unsqueeze(0), offsets=offsets, longest=longest)
+    return pool(x, offsets=offsets, longest=longest)
