@@ -28,6 +28,7 @@ class Driver:
 # Triton 3.6 takes the features of some tiles from the high word of "thread << 31 | block << 37",
 # and with them bits that do not belong there: misaligned addresses. Such a tile must not be used.
 MISCOMPILED = ", 2147483648;"
+SHARED = 227 << 10  # bytes of shared memory that a program may have there
 MANY = 40  # sets, among which large ones are looked for
 
 
@@ -37,6 +38,11 @@ def compile_only(kernel, grid):
         if MISCOMPILED in compiled.asm["ptx"]:
             raise SystemExit(
                 f"{kernel.fn.__name__} with {options} is miscompiled; change its tile."
+            )
+        if compiled.metadata.shared > SHARED:
+            raise SystemExit(
+                f"{kernel.fn.__name__} with {options} wants {compiled.metadata.shared} bytes of "
+                f"shared memory; expected {SHARED} at most."
             )
 
     return launch
@@ -185,7 +191,7 @@ def row_norm() -> None:
 def normed_layers() -> None:
     from fspool.kernels.cuda import normed_layers
 
-    for columns, dim in ((7, 16), (32, 32), (64, 64)):
+    for columns, dim in ((7, 16), (32, 32), (64, 64), (64, 1)):
         x, rows = torch.randn(2, 500, columns), torch.tensor([500, 3])
         weights, one = (torch.randn(2, dim, columns), torch.randn(2, dim, dim)), torch.ones(2, dim)
         y = normed_layers.normed_layers(

@@ -175,6 +175,20 @@ def test_the_rows_are_shared_out_as_meant():
         assert grid.programs == groups * grid.parts
 
 
+def test_products_have_the_precision_of_those_of_torch():
+    """Whichever way says so: the older one may not be asked after the newer one was used."""
+    try:
+        for precision, expected in (("high", "tf32"), ("medium", "tf32"), ("highest", "tf32x3")):
+            torch.set_float32_matmul_precision(precision)
+            assert kernels._precision() == expected
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert kernels._precision() == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        torch.set_float32_matmul_precision("highest")
+    assert kernels._precision() == "tf32x3"
+
+
 def test_a_gradient_to_x_that_nobody_wants():
     inputs, dy = example([9, 4], 11, (3, 4, 5))
     wanted, unwanted = (by_kernels(inputs, dy, wants) for wants in (True, False))
@@ -305,6 +319,18 @@ def test_the_function_is_the_layers_one_by_one():
     torch.testing.assert_close((y, *running[0], *running[1]), (exact[0], *exact[7:]))
 
 
+def test_the_function_looks_at_no_rows_that_are_not_there():
+    inputs, dy = example([4, 0, 6], 7, (2, 3, 3), torch.float64)
+    found = []
+    for given in (inputs, double(inputs)):
+        asked = [given[place].detach().requires_grad_() for place in ASKED]
+        x, rows, *layers = with_asked(given, asked)
+        y, *_ = normed_layers(x, rows, Layer(*layers[:6]), Layer(*layers[6:]))
+        found.append((y, *torch.autograd.grad(y, asked, dy)))
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_affine_is_what_known_numbers_do():
     norm = stack([BatchNorm(3, relu=True) for _ in range(2)]).eval()
     for tensor in (*norm.parameters(), norm.running_mean):
@@ -355,6 +381,56 @@ def test_the_block_by_the_operators(monkeypatch, compiled, training):
     assert set(called) == {"normed_layers" if training else "perceptron"}
 
 
+def learning(block, norms):
+    block.eval()
+    norms.train()
+
+
+def settled(block, norms):
+    block.train()
+    norms.eval()
+
+
+def known(block, norms):
+    block.eval()
+
+
+def one_settled(block, norms):
+    norms[1].eval()
+
+
+def other_eps(block, norms):
+    norms[1].eps = 0.1
+
+
+def other_momentum(block, norms):
+    norms[1].momentum = 0.5
+
+
+@pytest.mark.parametrize("groups", [1, 2, None])
+@pytest.mark.parametrize(
+    "change", [learning, settled, one_settled, other_eps, other_momentum, known]
+)
+def test_norms_are_what_they_are_set_to(monkeypatch, change, groups):
+    """By themselves, and in a block of one run without a replica axis."""
+    own = Block(2, 3, eps=0, norm_first=False) if groups is None else block(groups, 2, 3)
+    change(own, own.norms)
+    (x, rows, *_), dy = example([4, 7][: groups or 1], 7, (2, 3, 3))
+    there = torch.arange(7) < rows.unsqueeze(-1)
+    x, dy = x.nan_to_num().requires_grad_(), dy.nan_to_num()
+    before = {k: v.clone() for k, v in own.state_dict().items()}
+    y, *expected = step(own, x, rows, dy)
+    own.load_state_dict(before)
+    for module in (functional, perceptrons):
+        monkeypatch.setattr(
+            module, "on_device", lambda name, x: getattr(torch.ops.fspool, name).default
+        )
+    found, *got = step(own, x, rows, dy)
+    torch.testing.assert_close(found[there], y[there])
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @needs_gpu
 @pytest.mark.parametrize("precision, tolerance", [("highest", 1e-6), ("high", 2**-9)])
 @pytest.mark.parametrize("widths", [(7, 16, 16), (37, 32, 32), (32, 32, 32), (64, 64, 64)])
@@ -386,6 +462,28 @@ def test_wide_layers_and_float64_have_no_kernel(monkeypatch):
         own = block(2, columns, 3).to(DEVICE, dtype)
         x = torch.randn(2, 5, columns, device=DEVICE, dtype=dtype)
         assert own._layers(x, torch.tensor([5, 3], device=DEVICE)).shape == (2, 5, 3)
+
+
+@needs_gpu
+def test_more_numbers_than_32_bits_count():
+    """Of one replica: the last rows are other than all before."""
+    if torch.cuda.mem_get_info()[0] < 80 << 30:
+        pytest.skip("needs 80 GiB of memory")
+    length, some, width = (1 << 25) + 5, 5, 64
+    (_, _, *layers), _ = example([1], 1, (width, width, width))
+    layers, rows = [t.to(DEVICE) for t in layers], torch.tensor([length], device=DEVICE)
+    x, dy = (torch.zeros(1, length, width, device=DEVICE) for _ in range(2))
+    for tensor in (x, dy):
+        tensor[0, -some:] = torch.randn(some, width, device=DEVICE)
+    inputs = x, rows, *layers
+    out = kernels.normed_layers(*inputs, EPS, MOMENTUM)
+    dx, *_ = kernels.pull(dy, *given_of(inputs, out), True)
+    expected = x[0, -some:].double() @ layers[0][0].double().mT + layers[1][0]
+    torch.testing.assert_close(out[1][0, -some:].double(), expected, atol=1e-4, rtol=1e-5)
+    for name, rows_of in zip(BY_ROW, (*out[:3], dx), strict=True):
+        first = rows_of[0, :1]
+        assert all((part == first).all() for part in rows_of[0, :-some].split(1 << 20)), name
+        assert (rows_of[0, -some:] != first).any(1).all(), name
 
 
 @needs_gpu

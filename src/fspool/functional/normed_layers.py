@@ -66,6 +66,7 @@ def normed_layers(
         with exact(x):
             y, *_, mean, var, mean_2, var_2 = operator(x, rows, *first, *second, eps, momentum)
         return y, Running(mean, var), Running(mean_2, var_2)
+    x = x.masked_fill(rows_outside(x, rows), 0)  # or the gradient to the weight sees them
     running = []
     for layer in (first, second):
         x = torch.baddbmm(layer.bias.unsqueeze(1), x, layer.weight.mT)

@@ -110,9 +110,11 @@ class Block(nn.Module):
 
     def _layers(self, x: Tensor, nodes: Tensor) -> Tensor:
         """Both, by a kernel where there is one."""
-        if self.norm_first or self.first.weight.ndim == 2:
+        norm = self.norms[0]
+        alike = len({(own.training, own.eps, own.momentum) for own in self.norms}) == 1
+        if self.norm_first or self.first.weight.ndim == 2 or not alike:
             return self._one_by_one(x, nodes)
-        if not self.training:
+        if not norm.training:
             weights = self._known_weights()
             if has_perceptron(x, *weights):
                 scale, shift = (t.unsqueeze(-2) for t in self.norms[1].affine())
@@ -122,7 +124,6 @@ class Block(nn.Module):
         layers = [Layer(own.weight, own.bias, *norm.numbers(len(x))) for own, norm in pairs]
         if not has_kernel(x, *layers):
             return self._one_by_one(x, nodes)
-        norm = self.norms[0]
         y, *running = normed_layers(x, nodes, *layers, eps=norm.eps, momentum=norm.momentum)
         for norm, new in zip(self.norms, running, strict=True):
             norm.keep(*new)

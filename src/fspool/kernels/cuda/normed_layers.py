@@ -51,14 +51,15 @@ def share_products(groups: int, length: int) -> Grid:
 
 
 @triton.jit
-def _clear(ptr, column, first, stop, end, WIDTH: tl.constexpr, BR: tl.constexpr):
-    """Zeros in the rows of a part after the last tile that had any."""
+def _clear(ptr, column, start, first, stop, end, WIDTH: tl.constexpr, BR: tl.constexpr):
+    """Zeros in the rows of a part after the last tile that had any. ``start``, of 64 bits, is how
+    many rows other replicas have before."""
+    i = tl.arange(0, BR)[:, None]
     tiles = tl.cdiv(tl.maximum(stop - first, 0), BR)
     for r in range(first + tiles * BR, end, BR):
-        row = r + tl.arange(0, BR)[:, None]
-        inside = (row < end) & (column < WIDTH)
+        inside = (r + i < end) & (column < WIDTH)
         zeros = tl.zeros(inside.shape, tl.float32)
-        tl.store(ptr + row * WIDTH + column, zeros, mask=inside)
+        tl.store(ptr + (start + r) * WIDTH + (i * WIDTH + column), zeros, mask=inside)
 
 
 @triton.jit
@@ -126,15 +127,15 @@ def _multiply(
             )
         scale = tl.load(scale_ptr + own, mask=c < C, other=0.0) * tl.rsqrt(var + eps)
         shift = tl.load(shift_ptr + own, mask=c < C, other=0.0)
-    x_ptr += g * length * C
-    linear_ptr += g * length * O
+    i = tl.arange(0, BR)[:, None]
+    start = g * length
     mean = tl.zeros((1, BO), tl.float32)
     square = tl.zeros((1, BO), tl.float32)
     for r in tl.range(first, stop, BR, num_stages=STAGES):
-        row = r + tl.arange(0, BR)[:, None]
+        row, tile = r + i, start + r  # 64 bits for where a tile is
         inside = row < count
         there = inside & (c < C)
-        x = load_numbers(x_ptr, row * C + c, there, NORMED)
+        x = load_numbers(x_ptr + tile * C, i * C + c, there, NORMED)
         if NORMED:
             x = tl.where(there, (x - middle) * scale + shift, 0.0)
         y = tl.dot(x, tl.trans(weight), input_precision=PRECISION) + bias
@@ -147,8 +148,8 @@ def _multiply(
         step = average - mean
         mean += step * (n / (seen + n))
         square += tl.sum(away * away, axis=0)[None, :] + step * step * (seen * n / (seen + n))
-        tl.store(linear_ptr + row * O + o, y, mask=(row < end) & (o < O))
-    _clear(linear_ptr, o, first, stop, end, O, BR)
+        tl.store(linear_ptr + tile * O + (i * O + o), y, mask=(row < end) & (o < O))
+    _clear(linear_ptr, o, start, first, stop, end, O, BR)
     at = (g * parts + part) * O + o
     tl.store(mean_ptr + at, mean, mask=o < O)
     tl.store(square_ptr + at, square, mask=o < O)
@@ -219,20 +220,19 @@ def _pull(
         before_shift = tl.load(before_shift_ptr + before, mask=c < C, other=0.0)
         before_mean = tl.load(before_mean_ptr + before, mask=c < C, other=0.0)
         before_root = _root(before_var_ptr, before, c < C, eps)
-    x_ptr += g * length * C
-    dy_ptr += g * length * O
-    linear_ptr += g * length * O
+    i = tl.arange(0, BR)[:, None]
+    start = g * length
     dweight = tl.zeros((BO, BC), tl.float32)
     dbias = tl.zeros((1, BO), tl.float32)
     for r in tl.range(first, stop, BR, num_stages=STAGES):
-        row = r + tl.arange(0, BR)[:, None]
+        row, tile = r + i, start + r
         inside = (row < count) & there
-        value = load_numbers(linear_ptr, row * O + o, inside, True)
-        dlinear = scale * (load_numbers(dy_ptr, row * O + o, inside, False) - flat)
+        value = load_numbers(linear_ptr + tile * O, i * O + o, inside, True)
+        dlinear = scale * (load_numbers(dy_ptr + tile * O, i * O + o, inside, False) - flat)
         dlinear -= scale * (value - mean) * slope
         dlinear = tl.where(inside & (value != 0), dlinear, 0.0)
         given = (row < count) & (c < C)
-        x = load_numbers(x_ptr, row * C + c, given, NORMED)
+        x = load_numbers(x_ptr + tile * C, i * C + c, given, NORMED)
         if NORMED:
             x = (x - before_mean) * before_root
             dx = tl.dot(dlinear, weight, input_precision=PRECISION)
@@ -244,9 +244,9 @@ def _pull(
         dweight += tl.dot(tl.trans(dlinear), x, input_precision=PRECISION)
         dbias += tl.sum(dlinear, axis=0)[None, :]
         if dx_ptr is not None:
-            tl.store(dx_ptr + (g * length + row) * C + c, dx, mask=(row < end) & (c < C))
+            tl.store(dx_ptr + tile * C + (i * C + c), dx, mask=(row < end) & (c < C))
     if dx_ptr is not None:
-        _clear(dx_ptr + g * length * C, c, first, stop, end, C, BR)
+        _clear(dx_ptr, c, start, first, stop, end, C, BR)
     at = g * parts + part
     if NORMED:
         tl.store(before_sum_ptr + at * C + c, total, mask=c < C)
@@ -270,7 +270,8 @@ def normed_layers(x: Tensor, rows: Tensor, *rest) -> tuple[Tensor, ...]:
     groups, length = x.shape[:2]
     widths = [len(layer.bias[0]) for layer in (first, second)]
     linear = [x.new_empty(groups, length, width) for width in widths]
-    grids = [share_out(groups, length, width) for width in widths]
+    # As if no layer were narrower than its tile, whose rows get too many for shared memory else.
+    grids = [share_out(groups, length, max(NARROWEST, width)) for width in widths]
     parts = [
         [x.new_empty(groups, grid.parts, width) for _ in range(2)]
         for grid, width in zip(grids, widths, strict=True)
@@ -370,5 +371,8 @@ def _widths(weight: Tensor) -> dict[str, int]:
 
 
 def _precision() -> str:
-    """TF32 where torch's own products may have it; else three parts that keep float32."""
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    """TF32 where torch's own products may have it; else three parts that keep float32.
+
+    Asked so, since torch.get_float32_matmul_precision fails where this was what was set.
+    """
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
