@@ -547,6 +547,7 @@ def test_a_promised_length_changes_nothing(temperature):
     for longest in (3, 4, 100):
         assert torch.equal(pool(x, offsets=offsets, longest=longest), pool(x, offsets=offsets))
     assert pool(torch.ones(0, DIM), offsets=ints(0), longest=1).shape == (0, DIM)
+    assert not pool(torch.ones(0, DIM), offsets=ints(0, 0, 0), longest=0).any()
     assert pool(jagged(), longest=5).shape == pool(jagged()).shape
     weight, own = torch.ones(0, DIM, KNOTS), torch.zeros(0, 3, dtype=torch.long)
     nobody = pool_function(torch.ones(0, 5, DIM), weight, offsets=own, longest=1)
@@ -557,7 +558,8 @@ def test_a_promised_length_changes_nothing(temperature):
     "longest, sentence",
     [
         (2, "longest is 2, and a set has 3 elements; expected at least that."),
-        (0, "longest is 0; expected the elements of the largest set at most, an integer"),
+        (0, "longest is 0, and a set has 3 elements; expected at least that."),
+        (-1, "longest is -1; expected the elements of the largest set at most, an integer"),
         (True, "longest is True; expected the elements"),
         (2.5, "longest is 2.5; expected the elements"),
     ],

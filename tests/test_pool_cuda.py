@@ -547,5 +547,5 @@ def test_many_rows_of_short_sets_have_few_launches():
         offsets = torch.arange(0, 4001, 20)
         return pool._tiles(sets.Sets(torch.Size((1, 4000, 8)), None, None, offsets, longest))
 
-    assert tiles(20) == [5] and tiles(100) == [5, 6, 7] and tiles(3) == [3]
+    assert tiles(20) == [5] and tiles(100) == [5, 6, 7] and tiles(3) == [3] == tiles(0)
     assert tiles(None) == [5, 6, 7, 8, 9, 10] == tiles(5000)

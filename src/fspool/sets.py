@@ -228,14 +228,14 @@ def check_longest(longest: int, offsets: Tensor, name: str = "longest") -> int:
     """How many elements a packed set has at most, ``name`` being what the user calls it."""
     if torch.compiler.is_compiling():  # it may change from call to call, and has no value here
         return int(longest)
-    longest = check_count(name, longest, 1, "the elements of the largest set at most")
-    sizes = offsets.diff()
-    if readable(offsets) and sizes.numel():
-        largest = int(sizes.max())
-        if largest > longest:
-            raise ValueError(
-                f"{name} is {longest}, and a set has {largest} elements; expected at least that."
-            )
+    longest = check_count(name, longest, 0, "the elements of the largest set at most")
+    if not readable(offsets) or not offsets.diff().numel():
+        return longest
+    largest = int(offsets.diff().max())
+    if largest > longest:
+        raise ValueError(
+            f"{name} is {longest}, and a set has {largest} elements; expected at least that."
+        )
     return longest
 
 
