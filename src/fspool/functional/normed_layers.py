@@ -4,8 +4,8 @@
     y = n_2(W_2 \\, n_1(W_1 x + b_1) + b_2), \\qquad n(u) = \\operatorname{norm}(\\max(0, u))
 
 with the norm of :mod:`.row_norm`, over the rows that are there. Graph networks are made of it. On
-CUDA it is three passes over the rows forwards and three backwards, where each step by itself would
-take fifteen: what lies between the two layers is never stored.
+CUDA it is three passes over the rows forwards and three backwards; products, norms and sums by
+themselves make sixteen. What lies between the two layers is never stored.
 """
 
 from __future__ import annotations
