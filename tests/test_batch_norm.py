@@ -225,3 +225,12 @@ def test_shares_of_bfloat16_maps():
     made, right = (torch.autograd.grad(t, x, g)[0] for t in (y, expected))
     assert made.dtype == torch.bfloat16
     torch.testing.assert_close(made, right, rtol=0.02, atol=0.02)
+
+
+def test_affine_is_what_known_numbers_do():
+    norm = stack([BatchNorm(3, relu=True) for _ in range(2)]).eval()
+    for tensor in (*norm.parameters(), norm.running_mean):
+        torch.nn.init.normal_(tensor)
+    x, rows = torch.randn(2, 4, 3), torch.tensor([4, 4])
+    scale, shift = (t.unsqueeze(1) for t in norm.affine())
+    torch.testing.assert_close(x.relu() * scale + shift, norm(x, rows))

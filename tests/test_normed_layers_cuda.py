@@ -6,14 +6,8 @@ Without a GPU the kernels run in Triton's interpreter; what needs a real one is 
 import pytest
 import torch
 
-from fspool.functional import normed_layers as functional
-from fspool.functional import perceptron as perceptrons
 from fspool.functional.normed_layers import Layer, normed_layers, normed_layers_definition
-from fspool.lab.replicas import stack
-from fspool.models.batch_norm import BatchNorm
-from fspool.models.gin import Block
 
-from .cuda_graphs import replays_with_other_inputs
 from .interpreter import DEVICE
 
 pytest.importorskip("triton")  # Linux has it
@@ -84,7 +78,7 @@ def exactly(inputs, dy, out):
     that was on. And how large the terms are that sums over rows have, which cancel."""
     inputs, dy = double(inputs), dy.double().nan_to_num()
     layers = Layer(*inputs[2:8]), Layer(*inputs[8:])
-    expected = normed_layers_definition(*inputs[:2], *layers, EPS, MOMENTUM)
+    expected = normed_layers_definition(*inputs[:2], *layers[0], *layers[1], EPS, MOMENTUM)
     given = given_of(inputs, double(out))
     exact = *expected, *cpu.pull(dy, *given, True)
     return exact, terms_forwards(inputs[0], layers, expected) | terms(dy, *given)
@@ -265,7 +259,7 @@ def test_what_is_not_there_has_zeros_even_where_memory_held_others():
 
 
 # --------------------------------------------------------------------------------------------------
-# The operators, the function and the block
+# The operators and the function
 
 
 def double_example():
@@ -287,7 +281,7 @@ def test_the_cpu_form_is_the_definition():
     back = torch.ops.fspool.normed_layers_pull(dy, *given, True)
     asked = [inputs[place].clone().requires_grad_() for place in ASKED]
     own = with_asked(inputs, asked)
-    exact = normed_layers_definition(*own[:2], Layer(*own[2:8]), Layer(*own[8:]), EPS, MOMENTUM)
+    exact = normed_layers_definition(*own, EPS, MOMENTUM)
     expected = *exact, *torch.autograd.grad(exact[0], asked, dy)
     for name, a, b in zip(OUT + BACK, (*out, *back), expected, strict=True):
         torch.testing.assert_close(a, b.detach(), msg=lambda text, name=name: f"{name}: {text}")
@@ -315,7 +309,7 @@ def test_the_function_is_the_layers_one_by_one():
     inputs, _ = double_example()
     layers = Layer(*inputs[2:8]), Layer(*inputs[8:])
     y, *running = normed_layers(*inputs[:2], *layers)
-    exact = normed_layers_definition(*inputs[:2], *layers, EPS, MOMENTUM)
+    exact = normed_layers_definition(*inputs[:2], *layers[0], *layers[1], EPS, MOMENTUM)
     torch.testing.assert_close((y, *running[0], *running[1]), (exact[0], *exact[7:]))
 
 
@@ -329,106 +323,6 @@ def test_the_function_looks_at_no_rows_that_are_not_there():
         found.append((y, *torch.autograd.grad(y, asked, dy)))
     for a, b in zip(*found, strict=True):
         assert torch.equal(a, b)
-
-
-def test_affine_is_what_known_numbers_do():
-    norm = stack([BatchNorm(3, relu=True) for _ in range(2)]).eval()
-    for tensor in (*norm.parameters(), norm.running_mean):
-        torch.nn.init.normal_(tensor)
-    x, rows = torch.randn(2, 4, 3), torch.tensor([4, 4])
-    scale, shift = (t.unsqueeze(1) for t in norm.affine())
-    torch.testing.assert_close(x.relu() * scale + shift, norm(x, rows))
-
-
-def block(groups, columns, width):
-    made = stack([Block(columns, width, eps=0, norm_first=False) for _ in range(groups)])
-    for bias in (made.first.bias, made.second.bias):
-        torch.nn.init.normal_(bias)
-    return made
-
-
-def step(block, x, rows, dy):
-    y = block._layers(x, rows)
-    back = torch.autograd.grad(y, (x, *block.parameters()), dy)
-    return y.detach(), *back, *(value.clone() for value in block.buffers())
-
-
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_the_block_by_the_operators(monkeypatch, compiled, training):
-    """As on a GPU, where the operators are called; here those of the CPU."""
-    (x, rows, *_), dy = example([4, 0, 6], 7, (2, 3, 3))
-    there = torch.arange(7) < rows.unsqueeze(-1)
-    x, dy = x.nan_to_num().requires_grad_(), dy.nan_to_num()
-    own = block(3, 2, 3).train(training)
-    before = {k: v.clone() for k, v in own.state_dict().items()}
-    y, *expected = step(own, x, rows, dy)
-    own.load_state_dict(before)
-    called = []
-
-    def on_device(name, x):
-        called.append(name)
-        return getattr(torch.ops.fspool, name).default
-
-    for module in (functional, perceptrons):
-        monkeypatch.setattr(module, "on_device", on_device)
-    if compiled:
-        monkeypatch.setattr(own, "_layers", torch.compile(own._layers, fullgraph=True))
-    found, *got = step(own, x, rows, dy)
-    torch.testing.assert_close(found[there], y[there])  # nobody looks at the others
-    for a, b in zip(got, expected, strict=True):
-        torch.testing.assert_close(a, b)
-    assert set(called) == {"normed_layers" if training else "perceptron"}
-
-
-def learning(block, norms):
-    block.eval()
-    norms.train()
-
-
-def settled(block, norms):
-    block.train()
-    norms.eval()
-
-
-def known(block, norms):
-    block.eval()
-
-
-def one_settled(block, norms):
-    norms[1].eval()
-
-
-def other_eps(block, norms):
-    norms[1].eps = 0.1
-
-
-def other_momentum(block, norms):
-    norms[1].momentum = 0.5
-
-
-@pytest.mark.parametrize("groups", [1, 2, None])
-@pytest.mark.parametrize(
-    "change", [learning, settled, one_settled, other_eps, other_momentum, known]
-)
-def test_norms_are_what_they_are_set_to(monkeypatch, change, groups):
-    """By themselves, and in a block of one run without a replica axis."""
-    own = Block(2, 3, eps=0, norm_first=False) if groups is None else block(groups, 2, 3)
-    change(own, own.norms)
-    (x, rows, *_), dy = example([4, 7][: groups or 1], 7, (2, 3, 3))
-    there = torch.arange(7) < rows.unsqueeze(-1)
-    x, dy = x.nan_to_num().requires_grad_(), dy.nan_to_num()
-    before = {k: v.clone() for k, v in own.state_dict().items()}
-    y, *expected = step(own, x, rows, dy)
-    own.load_state_dict(before)
-    for module in (functional, perceptrons):
-        monkeypatch.setattr(
-            module, "on_device", lambda name, x: getattr(torch.ops.fspool, name).default
-        )
-    found, *got = step(own, x, rows, dy)
-    torch.testing.assert_close(found[there], y[there])
-    for a, b in zip(got, expected, strict=True):
-        torch.testing.assert_close(a, b)
 
 
 @needs_gpu
@@ -453,18 +347,6 @@ def test_the_layers_on_cuda(groups, length, widths, precision, tolerance):
 
 
 @needs_gpu
-def test_wide_layers_and_float64_have_no_kernel(monkeypatch):
-    def refuse(*_):
-        raise AssertionError("the kernel was called")
-
-    monkeypatch.setattr(kernels, "normed_layers", refuse)
-    for columns, dtype in ((65, torch.float32), (8, torch.float64)):
-        own = block(2, columns, 3).to(DEVICE, dtype)
-        x = torch.randn(2, 5, columns, device=DEVICE, dtype=dtype)
-        assert own._layers(x, torch.tensor([5, 3], device=DEVICE)).shape == (2, 5, 3)
-
-
-@needs_gpu
 def test_more_numbers_than_32_bits_count():
     """Of one replica: the last rows are other than all before."""
     if torch.cuda.mem_get_info()[0] < 80 << 30:
@@ -484,27 +366,6 @@ def test_more_numbers_than_32_bits_count():
         first = rows_of[0, :1]
         assert all((part == first).all() for part in rows_of[0, :-some].split(1 << 20)), name
         assert (rows_of[0, -some:] != first).any(1).all(), name
-
-
-@needs_gpu
-@pytest.mark.parametrize("training", [False, True])
-def test_same_bits_every_time_and_in_a_cuda_graph(training):
-    own = block(20, 32, 32).to(DEVICE).train(training)
-    rows = torch.randint(600, 1301, (20,))
-    (x, *_), dy = example(rows.tolist(), 1300, (32, 32, 32))
-    x, dy, rows = (t.nan_to_num().to(DEVICE) for t in (x, dy, rows))
-    x.requires_grad_()
-    before = {k: v.clone() for k, v in own.state_dict().items()}
-
-    def again():
-        with torch.no_grad():
-            for name, value in own.state_dict().items():
-                value.copy_(before[name])
-        return step(own, x, rows, dy)
-
-    for a, b in zip(again(), again(), strict=True):
-        assert torch.equal(a, b)
-    replays_with_other_inputs(again, rows)
 
 
 @needs_gpu

@@ -25,7 +25,8 @@ from ..storage import Damaged, digest, plain, read_json, read_tensors
 from . import mnist_reconstruction
 from .experiment import PRESETS, Combined, Experiment
 from .mnist import EPOCHS, STARTS, MnistCell, steps_of
-from .mnist_tables import CLASSIFICATION_DEVIATIONS, CLASSIFICATION_TABLES
+from .mnist_deviations import CLASSIFICATION_DEVIATIONS
+from .mnist_tables import CLASSIFICATION_TABLES
 
 TITLE = "MNIST as sets: which digit is it?"
 CLASSES = 10

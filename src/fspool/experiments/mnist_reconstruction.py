@@ -17,7 +17,8 @@ from ..models import AutoEncoder, ListDecoder, RecurrentDecoder, SetDecoder
 from ..models.released import FilledPool, FilledUnpool
 from .experiment import Experiment
 from .mnist import NOISE, MnistCell, inside, steps_of
-from .mnist_tables import RECONSTRUCTION_DEVIATIONS, RECONSTRUCTION_TABLES
+from .mnist_deviations import RECONSTRUCTION_DEVIATIONS
+from .mnist_tables import RECONSTRUCTION_TABLES
 
 TITLE = "MNIST as sets: take the noise off the points of a digit"
 DECODERS = {"set": SetDecoder, "mlp": ListDecoder, "rnn": RecurrentDecoder}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .dispatch import on_device
 from .inputs import exact
-from .row_norm import row_norm, row_norm_definition, rows_outside
+from .row_norm import row_norm_definition, rows_outside
 
 WIDEST = 64  # numbers of a row before, between and after the layers, up to which there is a kernel
 
@@ -61,18 +61,10 @@ def normed_layers(
     Returns:
         y ``(G, T, out)``, zeros in the rows that are not there, and the new running numbers.
     """
-    operator = _operator(x, first, second)
-    if operator is not None:
-        with exact(x):
-            y, *_, mean, var, mean_2, var_2 = operator(x, rows, *first, *second, eps, momentum)
-        return y, Running(mean, var), Running(mean_2, var_2)
-    x = x.masked_fill(rows_outside(x, rows), 0)  # or the gradient to the weight sees them
-    running = []
-    for layer in (first, second):
-        x = torch.baddbmm(layer.bias.unsqueeze(1), x, layer.weight.mT)
-        x, *new = row_norm(x, rows, *layer[2:], eps=eps, momentum=momentum, relu=True)
-        running.append(Running(*new))
-    return x, *running
+    function = _operator(x, first, second) or normed_layers_definition
+    with exact(x):
+        y, *_, mean_1, var_1, mean_2, var_2 = function(x, rows, *first, *second, eps, momentum)
+    return y, Running(mean_1, var_1), Running(mean_2, var_2)
 
 
 def has_kernel(x: Tensor, first: Layer, second: Layer) -> bool:
@@ -88,14 +80,14 @@ def _operator(x: Tensor, first: Layer, second: Layer) -> Callable | None:
     return on_device("normed_layers", x) if narrow and single else None
 
 
-def normed_layers_definition(
-    x: Tensor, rows: Tensor, first: Layer, second: Layer, eps: float, momentum: float
-) -> tuple[Tensor, ...]:
+def normed_layers_definition(x: Tensor, rows: Tensor, *rest) -> tuple[Tensor, ...]:
     """The formula at the top of this file: y; then of either layer what comes out of it before the
-    ReLU; of either norm mean and variance; and of either its new running numbers."""
+    ReLU; of either norm mean and variance; and of either its new running numbers. ``rest``: the
+    tensors of both layers, eps and momentum."""
+    *tensors, eps, momentum = rest
     outside = rows_outside(x, rows)
     x, linear, known, running = x.masked_fill(outside, 0), [], [], []
-    for layer in (first, second):
+    for layer in (Layer(*tensors[:6]), Layer(*tensors[6:])):
         x = torch.baddbmm(layer.bias.unsqueeze(1), x, layer.weight.mT).masked_fill(outside, 0)
         linear.append(x)
         x, *numbers = row_norm_definition(x, rows, *layer[2:], eps, momentum, True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..functional.inputs import exact
-from ..functional.normed_layers import Layer, normed_layers_definition
+from ..functional.normed_layers import normed_layers_definition
 from .cpu import normed_layers as cpu
 from .operator import differentiate, operator
 
@@ -22,20 +22,16 @@ ASKED = (0, 2, 3, 4, 5, 8, 9, 10, 11)  # what has a gradient: x; weight, bias, s
 
 
 def _fake(x, rows, *rest):
-    weights = rest[0], rest[6]
-    large = [x.new_empty(*x.shape[:2], weight.shape[1]) for weight in weights]
-    small = [x.new_empty(len(x), weight.shape[1]) for weight in weights for _ in range(2)]
-    return large[1].clone(), *large, *small, *(t.clone() for t in small)
+    widths = [weight.shape[1] for weight in (rest[0], rest[6])]
+    large = (x.new_empty(*x.shape[:2], width) for width in (widths[1], *widths))
+    small = (x.new_empty(len(x), width) for _ in range(2) for width in widths for _ in range(2))
+    return *large, *small
 
 
 def _fake_pull(dy, x, rows, linear_1, linear_2, weight_1, weight_2, *rest):
-    dx = x.new_empty(x.shape if rest[-1] else (len(x), 0))
-    layers = [
-        t
-        for weight in (weight_1, weight_2)
-        for t in (weight.new_empty(weight.shape), *weight.new_empty(3, *weight.shape[:2]))
-    ]
-    return dx, *(t.clone() for t in layers)
+    dx = x.shape if rest[-1] else (len(x), 0)
+    layers = [s for w in (weight_1, weight_2) for s in (w.shape, *[w.shape[:2]] * 3)]
+    return tuple(x.new_empty(shape) for shape in (dx, *layers))
 
 
 normed_layers = operator(
@@ -95,8 +91,8 @@ def _twice(dy, x, rows, layers: list[Tensor], running, eps: float) -> tuple[Tens
     """By the definition, which is differentiable again; y knows nothing of running numbers."""
 
     def definition(x: Tensor, *layers: Tensor) -> Tensor:
+        both = *layers[:4], *running[:2], *layers[4:], *running[2:]
         with exact(x):
-            both = Layer(*layers[:4], *running[:2]), Layer(*layers[4:], *running[2:])
             return normed_layers_definition(x, rows, *both, eps, 0.0)[0]
 
     return torch.func.vjp(definition, x, *layers)[1](dy)

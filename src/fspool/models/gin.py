@@ -110,31 +110,36 @@ class Block(nn.Module):
 
     def _layers(self, x: Tensor, nodes: Tensor) -> Tensor:
         """Both, by a kernel where there is one."""
+        alike = len({(norm.training, norm.eps, norm.momentum) for norm in self.norms}) == 1
+        if alike and not self.norm_first and self.first.weight.ndim == 3:
+            if self.norms[0].training:
+                layers = self._with_norms(len(x))
+                if has_kernel(x, *layers):
+                    return self._by_this_batch(x, nodes, layers)
+            else:
+                weights = self._known_weights()
+                if has_perceptron(x, *weights):
+                    return self._by_known_numbers(x, nodes, weights)
+        return self._activate(1, self.second(self._activate(0, self.first(x), nodes)), nodes)
+
+    def _by_this_batch(self, x: Tensor, nodes: Tensor, layers: list[Layer]) -> Tensor:
         norm = self.norms[0]
-        alike = len({(own.training, own.eps, own.momentum) for own in self.norms}) == 1
-        if self.norm_first or self.first.weight.ndim == 2 or not alike:
-            return self._one_by_one(x, nodes)
-        if not norm.training:
-            weights = self._known_weights()
-            if has_perceptron(x, *weights):
-                scale, shift = (t.unsqueeze(-2) for t in self.norms[1].affine())
-                return torch.addcmul(shift, perceptron(x, *weights, nodes).relu(), scale)
-            return self._one_by_one(x, nodes)
-        pairs = list(zip((self.first, self.second), self.norms, strict=True))
-        layers = [Layer(own.weight, own.bias, *norm.numbers(len(x))) for own, norm in pairs]
-        if not has_kernel(x, *layers):
-            return self._one_by_one(x, nodes)
         y, *running = normed_layers(x, nodes, *layers, eps=norm.eps, momentum=norm.momentum)
         for norm, new in zip(self.norms, running, strict=True):
             norm.keep(*new)
         return y
 
-    def _one_by_one(self, x: Tensor, nodes: Tensor) -> Tensor:
-        return self._activate(1, self.second(self._activate(0, self.first(x), nodes)), nodes)
+    def _by_known_numbers(self, x: Tensor, nodes: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
+        scale, shift = (t.unsqueeze(-2) for t in self.norms[1].affine())
+        return torch.addcmul(shift, perceptron(x, *weights, nodes).relu(), scale)
 
     def _activate(self, index: int, x: Tensor, nodes: Tensor) -> Tensor:
         x = self.norms[index](x, nodes)
         return x.relu() if self.norm_first else x
+
+    def _with_norms(self, groups: int) -> list[Layer]:
+        pairs = zip((self.first, self.second), self.norms, strict=True)
+        return [Layer(own.weight, own.bias, *norm.numbers(groups)) for own, norm in pairs]
 
     def _known_weights(self) -> tuple[Tensor, ...]:
         """Of both layers, where the norm between them has known numbers: then it is linear."""

@@ -1,26 +1,15 @@
-"""Two linear layers with norms on the CPU: products of matrices, and the norm's own kernel."""
+"""Two linear layers with norms and their gradient, by products of matrices and the norm's own
+gradient: what the operator is on the CPU, where the layers themselves are as fast."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from ...functional.normed_layers import normed_layers_definition as normed_layers
 from ...functional.row_norm import normalise, rows_outside
 from . import row_norm
 
-
-def normed_layers(x: Tensor, rows: Tensor, *rest) -> tuple[Tensor, ...]:
-    """As the definition: y, linear outputs, means and variances, and new running numbers."""
-    *layers, eps, momentum = rest
-    outside = rows_outside(x, rows)
-    x, linear, known, running = x.masked_fill(outside, 0), [], [], []
-    for weight, bias, *numbers in (layers[:6], layers[6:]):
-        x = torch.baddbmm(bias.unsqueeze(1), x, weight.mT).masked_fill_(outside, 0)
-        linear.append(x)
-        x, *found = row_norm.row_norm(x, rows, *numbers, eps, momentum, True)
-        known += found[:2]
-        running += found[2:]
-    return x, *linear, *known, *running
+__all__ = ["normed_layers", "pull"]
 
 
 def pull(

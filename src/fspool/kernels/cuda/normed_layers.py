@@ -31,6 +31,7 @@ from .row_norm import (
     put_together,
     share_out,
     sum_up,
+    take_in,
 )
 
 ROWS, WARPS = 64, 4  # of a tile backwards
@@ -141,13 +142,7 @@ def _multiply(
         y = tl.dot(x, tl.trans(weight), input_precision=PRECISION) + bias
         y = tl.where(inside & (o < O), y, 0.0)
         value = tl.where(y < 0, 0.0, y)  # NaN stays
-        n = tl.minimum(count - r, BR).to(tl.float32)
-        seen = (r - first).to(tl.float32)
-        average = tl.sum(value, axis=0)[None, :] / n
-        away = tl.where(inside, value - average, 0.0)
-        step = average - mean
-        mean += step * (n / (seen + n))
-        square += tl.sum(away * away, axis=0)[None, :] + step * step * (seen * n / (seen + n))
+        mean, square = take_in(mean, square, value, inside, r - first, tl.minimum(count - r, BR))
         tl.store(linear_ptr + tile * O + (i * O + o), y, mask=(row < end) & (o < O))
     _clear(linear_ptr, o, start, first, stop, end, O, BR)
     at = (g * parts + part) * O + o
@@ -266,7 +261,7 @@ def normed_layers(x: Tensor, rows: Tensor, *rest) -> tuple[Tensor, ...]:
     x, rows, *tensors = (t.contiguous() for t in (x, rows, *tensors))
     first, second = Layer(*tensors[:6]), Layer(*tensors[6:])
     if not x.numel():
-        return normed_layers_definition(x, rows, first, second, eps, momentum)
+        return normed_layers_definition(x, rows, *tensors, eps, momentum)
     groups, length = x.shape[:2]
     widths = [len(layer.bias[0]) for layer in (first, second)]
     linear = [x.new_empty(groups, length, width) for width in widths]
@@ -324,8 +319,9 @@ def pull(
     (groups, length, columns), hidden, out = x.shape, weight_1.shape[1], weight_2.shape[1]
     dx = x.new_empty(x.shape if wants_x else (groups, 0))
     shapes = [(hidden, columns), (hidden,), (out, hidden), (out,)]
-    dweight_1, dbias_1, dweight_2, dbias_2 = totals = [x.new_zeros(groups, *s) for s in shapes]
-    norms = [torch.zeros_like(t) for t in (dbias_1, dbias_1, dbias_2, dbias_2)]
+    new = x.new_empty if x.numel() else x.new_zeros
+    dweight_1, dbias_1, dweight_2, dbias_2 = totals = [new(groups, *shape) for shape in shapes]
+    norms = [new(groups, width) for width in (hidden, hidden, out, out)]
     found = dweight_1, dbias_1, *norms[:2], dweight_2, dbias_2, *norms[2:]
     if not x.numel():
         return dx, *found

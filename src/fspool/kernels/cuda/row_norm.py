@@ -83,6 +83,18 @@ def _first_row(x_ptr, d, dim, count, RELU: tl.constexpr):
 
 
 @triton.jit
+def take_in(mean, square, x, inside, seen, n):
+    """Mean of some rows, and the sum of squares around it, with ``n`` more beside ``seen``."""
+    n, seen = n.to(tl.float32), seen.to(tl.float32)
+    own = tl.sum(x, axis=0)[None, :] / n
+    away = tl.where(inside, x - own, 0.0)
+    step = own - mean
+    mean += step * (n / (seen + n))
+    square += tl.sum(away * away, axis=0)[None, :] + step * step * (seen * n / (seen + n))
+    return mean, square
+
+
+@triton.jit
 def _sizes(p, parts, count, size):
     """How many rows the parts p have."""
     return tl.where(p < parts, tl.minimum(tl.maximum(count - p * size, 0), size), 0)
@@ -176,13 +188,7 @@ def _moments(
         inside = (row < end) & (d < dim)
         x = load_numbers(x_ptr, row.to(tl.int64) * dim + d, inside, RELU)
         x = tl.where(inside, x - origin, 0.0)
-        n = tl.minimum(end - r, BR).to(tl.float32)
-        seen = (r - first).to(tl.float32)
-        own = tl.sum(x, axis=0)[None, :] / n
-        away = tl.where(inside, x - own, 0.0)
-        step = own - mean
-        mean += step * (n / (seen + n))
-        square += tl.sum(away * away, axis=0)[None, :] + step * step * (seen * n / (seen + n))
+        mean, square = take_in(mean, square, x, inside, r - first, tl.minimum(end - r, BR))
     at = (g * parts + part) * dim + d
     tl.store(mean_ptr + at, mean, mask=d < dim)
     tl.store(square_ptr + at, square, mask=d < dim)
