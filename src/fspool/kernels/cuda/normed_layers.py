@@ -4,8 +4,9 @@ products of matrices inside of its passes.
 Forwards a first pass multiplies, and leaves what each part of a replica knows of mean and variance.
 The second normalises that as it reads it, multiplies again and leaves the same of its own; the
 third normalises. Backwards it goes the other way round. The pass of a layer makes the gradient to
-W x + b in registers, multiplies on to the input, and adds up what the weights and the norm before
-it get of a part. The sums over parts are another small kernel. Always in the same order, and no
+W x + b in registers, multiplies on to the input, and adds up two things of a part: that gradient,
+and its product with the normalised input. Of those is made all that the weights, and the norm
+before them, get. The sums over parts are another small kernel. Always in the same order, and no
 atomics: the same bits.
 """
 
@@ -26,25 +27,26 @@ from .row_norm import (
     add_up,
     keep_numbers,
     load_numbers,
+    load_row,
     normalise,
     place,
     put_together,
     share_out,
+    sizes_of,
+    sum_around,
     sum_up,
-    take_in,
 )
 
-ROWS, WARPS = 64, 4  # of a tile backwards
-PROGRAMS, MOST = 2048, 32  # programs that fill a device; of a replica, whose sums are added up
+ROWS, WARPS = 64, {32: 4, 64: 8}  # of a tile backwards; by its widest side
+REGISTERS = 128  # of a thread, fewer than the compiler would take: more programs run at once
+PROGRAMS, MOST = 1600, 32  # programs that fill a device; of a replica, whose sums are added up
 STAGES = 1  # tiles of which the loads are under way
 
 
 def share_products(groups: int, length: int) -> Grid:
     """How the rows are shared out backwards, where each program has sums of its own to write."""
-    tiles = cdiv(length, ROWS)
-    turns = cdiv(tiles, min(MOST, max(1, PROGRAMS // groups)))
-    parts = cdiv(tiles, turns)
-    return Grid(groups * parts, parts, turns, ROWS, 0)
+    parts = min(cdiv(length, ROWS), MOST, cdiv(PROGRAMS, groups))
+    return Grid(groups * parts, parts, ROWS, 0)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -52,15 +54,25 @@ def share_products(groups: int, length: int) -> Grid:
 
 
 @triton.jit
-def _clear(ptr, column, start, first, stop, end, WIDTH: tl.constexpr, BR: tl.constexpr):
+def _clear(ptr, column, start, first, count, length, step, WIDTH: tl.constexpr, BR: tl.constexpr):
     """Zeros in the rows of a part after the last tile that had any. ``start``, of 64 bits, is how
     many rows other replicas have before."""
     i = tl.arange(0, BR)[:, None]
-    tiles = tl.cdiv(tl.maximum(stop - first, 0), BR)
-    for r in range(first + tiles * BR, end, BR):
-        inside = (r + i < end) & (column < WIDTH)
+    turns = tl.cdiv(tl.maximum(count - first, 0), step)
+    for r in range(first + turns * step, length, step):
+        inside = (r + i < length) & (column < WIDTH)
         zeros = tl.zeros(inside.shape, tl.float32)
         tl.store(ptr + (start + r) * WIDTH + (i * WIDTH + column), zeros, mask=inside)
+
+
+@triton.jit
+def _first_row(x_ptr, row, weight, bias, c, count, middle, scale, shift, C: tl.constexpr, NORMED):
+    """What W x + b has in one row after the ReLU, about."""
+    x = load_row(x_ptr, row, c, C, count, NORMED)
+    if NORMED:
+        x = (x - middle) * scale + shift
+    y = tl.sum(weight * x, axis=1)[None, :] + bias
+    return tl.where(y < 0, 0.0, y)
 
 
 @triton.jit
@@ -97,7 +109,6 @@ def _multiply(
     size,
     length,
     parts,
-    turns,
     NORMED: tl.constexpr,
     C: tl.constexpr,
     O: tl.constexpr,  # noqa: E741
@@ -109,12 +120,13 @@ def _multiply(
     PRECISION: tl.constexpr,
 ):
     """W x + b, zeros in the rows that are not there; of a part the mean after the ReLU, and the sum
-    of squares around it: by tiles. Or x is what came out of the layer before, and is normalised
-    first: by mean and variance of ``known`` parts of ``size`` rows, which the first part writes."""
-    g, part, o, count, first, end, stop = place(rows_ptr, length, O, parts, turns, BR, BO)
+    of squares around it. Or x is what came out of the layer before, and is normalised first: by
+    mean and variance of ``known`` parts by tiles of ``size`` rows, which the first part writes."""
+    g, part, o, count, first, step = place(rows_ptr, length, O, parts, BR, BO)
     weight = load_matrix(weight_ptr + g * O * C, O, C, BO, BC)
     bias = load_vector(bias_ptr + g * O, O, BO)
     c = tl.arange(0, BC)[None, :]
+    middle, scale, shift = 0.0, 1.0, 0.0
     if NORMED:
         own = g * C + c
         at = g * known * C
@@ -130,10 +142,12 @@ def _multiply(
         shift = tl.load(shift_ptr + own, mask=c < C, other=0.0)
     i = tl.arange(0, BR)[:, None]
     start = g * length
-    mean = tl.zeros((1, BO), tl.float32)
-    square = tl.zeros((1, BO), tl.float32)
-    for r in tl.range(first, stop, BR, num_stages=STAGES):
-        row, tile = r + i, start + r  # 64 bits for where a tile is
+    x_ptr += start * C
+    origin = _first_row(x_ptr, first, weight, bias, c, count, middle, scale, shift, C, NORMED)
+    total = tl.zeros((BR, BO), tl.float32)
+    square = tl.zeros((BR, BO), tl.float32)
+    for r in tl.range(first, count, step, num_stages=STAGES):
+        row, tile = r + i, tl.cast(r, tl.int64)  # 64 bits for where a tile is
         inside = row < count
         there = inside & (c < C)
         x = load_numbers(x_ptr + tile * C, i * C + c, there, NORMED)
@@ -141,10 +155,13 @@ def _multiply(
             x = tl.where(there, (x - middle) * scale + shift, 0.0)
         y = tl.dot(x, tl.trans(weight), input_precision=PRECISION) + bias
         y = tl.where(inside & (o < O), y, 0.0)
-        value = tl.where(y < 0, 0.0, y)  # NaN stays
-        mean, square = take_in(mean, square, value, inside, r - first, tl.minimum(count - r, BR))
-        tl.store(linear_ptr + tile * O + (i * O + o), y, mask=(row < end) & (o < O))
-    _clear(linear_ptr, o, start, first, stop, end, O, BR)
+        away = tl.where(inside, tl.where(y < 0, 0.0, y) - origin, 0.0)  # NaN stays
+        total += away
+        square += away * away
+        tl.store(linear_ptr + (start + tile) * O + (i * O + o), y, mask=(row < length) & (o < O))
+    _clear(linear_ptr, o, start, first, count, length, step, O, BR)
+    n = sizes_of(part, parts, count, BR)
+    mean, square = sum_around(origin, total, square, n)
     at = (g * parts + part) * O + o
     tl.store(mean_ptr + at, mean, mask=o < O)
     tl.store(square_ptr + at, square, mask=o < O)
@@ -177,7 +194,6 @@ def _pull(
     known,
     length,
     parts,
-    turns,
     NORMED: tl.constexpr,
     C: tl.constexpr,
     O: tl.constexpr,  # noqa: E741
@@ -191,7 +207,7 @@ def _pull(
     """dx where it is wanted, and what a part gives to weight and bias. The first part writes the
     gradients of the norm, from the sums of ``known`` parts of the pass before. Where x is what came
     out of the layer before, dx is that to its norm, and a part adds up what that is to know."""
-    g, part, o, count, first, end, stop = place(rows_ptr, length, O, parts, turns, BR, BO)
+    g, part, o, count, first, step = place(rows_ptr, length, O, parts, BR, BO)
     there = o < O
     own = g * O + o
     dshift = add_up(sum_ptr + g * known * O, o, O, known, BP, BO)
@@ -207,47 +223,45 @@ def _pull(
     slope = dscale * inverse * root
     weight = load_matrix(weight_ptr + g * O * C, O, C, BO, BC)
     c = tl.arange(0, BC)[None, :]
-    total = tl.zeros((1, BC), tl.float32)
-    product = tl.zeros((1, BC), tl.float32)
     if NORMED:
         before = g * C + c
-        before_scale = tl.load(before_scale_ptr + before, mask=c < C, other=0.0)
-        before_shift = tl.load(before_shift_ptr + before, mask=c < C, other=0.0)
         before_mean = tl.load(before_mean_ptr + before, mask=c < C, other=0.0)
         before_root = _root(before_var_ptr, before, c < C, eps)
     i = tl.arange(0, BR)[:, None]
     start = g * length
-    dweight = tl.zeros((BO, BC), tl.float32)
-    dbias = tl.zeros((1, BO), tl.float32)
-    for r in tl.range(first, stop, BR, num_stages=STAGES):
+    product = tl.zeros((BO, BC), tl.float32)
+    total = tl.zeros((BR, BO), tl.float32)
+    for r in tl.range(first, count, step, num_stages=STAGES):
         row, tile = r + i, start + r
         inside = (row < count) & there
         value = load_numbers(linear_ptr + tile * O, i * O + o, inside, True)
         dlinear = scale * (load_numbers(dy_ptr + tile * O, i * O + o, inside, False) - flat)
         dlinear -= scale * (value - mean) * slope
         dlinear = tl.where(inside & (value != 0), dlinear, 0.0)
-        given = (row < count) & (c < C)
-        x = load_numbers(x_ptr + tile * C, i * C + c, given, NORMED)
+        x = load_numbers(x_ptr + tile * C, i * C + c, (row < count) & (c < C), NORMED)
         if NORMED:
-            x = (x - before_mean) * before_root
-            dx = tl.dot(dlinear, weight, input_precision=PRECISION)
-            total += tl.sum(dx, axis=0)[None, :]
-            product += tl.sum(tl.where(given, dx * x, 0.0), axis=0)[None, :]
-            x = tl.where(given, x * before_scale + before_shift, 0.0)
-        elif dx_ptr is not None:
-            dx = tl.dot(dlinear, weight, input_precision=PRECISION)
-        dweight += tl.dot(tl.trans(dlinear), x, input_precision=PRECISION)
-        dbias += tl.sum(dlinear, axis=0)[None, :]
+            x = (x - before_mean) * before_root  # where a row is not there, its dlinear is 0
         if dx_ptr is not None:
-            tl.store(dx_ptr + tile * C + (i * C + c), dx, mask=(row < end) & (c < C))
+            dx = tl.dot(dlinear, weight, input_precision=PRECISION)
+            tl.store(dx_ptr + tile * C + (i * C + c), dx, mask=(row < length) & (c < C))
+        product += tl.dot(tl.trans(dlinear), x, input_precision=PRECISION)
+        total += dlinear
     if dx_ptr is not None:
-        _clear(dx_ptr, c, start, first, stop, end, C, BR)
+        _clear(dx_ptr, c, start, first, count, length, step, C, BR)
+    dbias = tl.sum(total, axis=0)[None, :]
+    dweight = product
     at = g * parts + part
     if NORMED:
-        tl.store(before_sum_ptr + at * C + c, total, mask=c < C)
-        tl.store(before_product_ptr + at * C + c, product, mask=c < C)
-    r = tl.arange(0, BO)[:, None]
-    tl.store(dweight_ptr + at * O * C + r * C + c, dweight, mask=(r < O) & (c < C))
+        each = tl.trans(dbias + tl.zeros((BC, BO), tl.float32))
+        before_scale = tl.load(before_scale_ptr + before, mask=c < C, other=0.0)
+        before_shift = tl.load(before_shift_ptr + before, mask=c < C, other=0.0)
+        dweight = product * before_scale + each * before_shift
+        sums = tl.sum(weight * each, axis=0)[None, :]
+        products = tl.sum(weight * product, axis=0)[None, :]
+        tl.store(before_sum_ptr + at * C + c, sums, mask=c < C)
+        tl.store(before_product_ptr + at * C + c, products, mask=c < C)
+    k = tl.arange(0, BO)[:, None]
+    tl.store(dweight_ptr + at * O * C + k * C + c, dweight, mask=(k < O) & (c < C))
     tl.store(dbias_ptr + at * O + o, dbias, mask=there)
 
 
@@ -279,18 +293,18 @@ def normed_layers(x: Tensor, rows: Tensor, *rest) -> tuple[Tensor, ...]:
     with torch.cuda.device_of(x):
         for given, layer, out, own, grid in steps:
             normed = layer is second
-            size = grids[0].turns * grids[0].rows
             _multiply[(grid.programs,)](
                 *(given, layer.weight, layer.bias, rows, out, *own),
                 *(between if normed else nothing),
-                *(eps, momentum, grids[0].parts, size, length, grid.parts, grid.turns, normed),
+                *(eps, momentum, grids[0].parts, grids[0].rows, length, grid.parts, normed),
                 **_widths(layer.weight),
                 **{"BP": PARTS, "BR": grid.rows, "STAGES": STAGES, "PRECISION": _precision()},
                 num_warps=grid.tile["num_warps"],
+                maxnreg=REGISTERS,
             )
         normalise[(grid.programs,)](
             *(linear[1], rows, *parts[1], *second[2:], y, *known[2:], *running[2:], eps, momentum),
-            *(length, widths[1], grid.parts, grid.turns, True, False, PARTS),
+            *(length, widths[1], grid.parts, True, False, PARTS),
             **grid.tile,
         )
     return y, *linear, *known, *running
@@ -335,10 +349,10 @@ def pull(
     dz = torch.empty_like(linear_1)
     before, nothing = (scale_1, shift_1, *known[:2], *of_dz), (None,) * 6
     options = {"BP": PARTS, "BR": grid.rows, "STAGES": STAGES, "PRECISION": _precision()}
-    tail = length, grid.parts, grid.turns
+    tail = length, grid.parts
     with torch.cuda.device_of(x):
         sum_up[(sums.programs,)](
-            *(dy, linear_2, rows, *known[2:], *of_dy, eps, length, out, sums.parts, sums.turns),
+            *(dy, linear_2, rows, *known[2:], *of_dy, eps, length, out, sums.parts),
             True,
             **sums.tile,
         )
@@ -346,13 +360,15 @@ def pull(
             *(dy, linear_2, linear_1, rows, weight_2, scale_2, *known[2:], *of_dy, *before),
             *(dz, *parts[2:], *norms[2:], eps, sums.parts, *tail, True),
             **(_widths(weight_2) | options),
-            num_warps=WARPS,
+            num_warps=_warps(weight_2),
+            maxnreg=REGISTERS,
         )
         _pull[(grid.programs,)](
             *(dz, linear_1, x, rows, weight_1, scale_1, *known[:2], *of_dz, *nothing),
             *(dx if wants_x else None, *parts[:2], *norms[:2], eps, grid.parts, *tail, False),
             **(_widths(weight_1) | options),
-            num_warps=WARPS,
+            num_warps=_warps(weight_1),
+            maxnreg=REGISTERS,
         )
         finish[cdiv(sum(t[0].numel() for t in totals), NUMBERS), replicas(groups)](
             *(*parts, *totals, grid.parts, columns, hidden, out, NUMBERS), num_warps=4
@@ -364,6 +380,10 @@ def _widths(weight: Tensor) -> dict[str, int]:
     dim, columns = weight.shape[1:]
     padded = (max(NARROWEST, power_of_2(width)) for width in (columns, dim))
     return dict(zip(("C", "O", "BC", "BO"), (columns, dim, *padded), strict=True))
+
+
+def _warps(weight: Tensor) -> int:
+    return next(warps for width, warps in WARPS.items() if max(weight.shape[1:]) <= width)
 
 
 def _precision() -> str:

@@ -1,11 +1,12 @@
 """Batch normalisation on CUDA: two passes over x, and two over x and dy for the gradient.
 
-The rows of a replica are shared out among programs, its parts. The first pass leaves what each part
-knows; in the second every part puts that of all together for itself, so that no program waits for
-another and no third kernel is needed. Always in the same order, and no atomics: the same bits.
+The rows of a replica are shared out among programs, its parts, which take turns. The first pass
+leaves what each part knows; in the second every part puts that of all together for itself, so that
+no program waits for another and no third kernel is needed. Always in the same order, and no
+atomics: the same bits.
 
-Means and sums of squares around them are put together as by Chan, Golub and LeVeque (1979), all of
-them counted from the first row: nothing cancels, however far from zero the numbers lie.
+A part sums around its first row, and so loses no digits however far from zero the numbers lie; what
+parts know is put together as by Chan, Golub and LeVeque (1979).
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from .counts import cdiv, power_of_2
 TILE = 4096  # numbers that a program has in registers at once
 FEATURES = 64  # of a program, at most
 WARPS = 8
-PARTS, MOST, PROGRAMS = 32, 256, 1024  # parts of a replica; more where the device has room for them
-ANY = ["length", "parts", "turns"]  # integers that a kernel must not be compiled for
+PROGRAMS, MOST = 2048, 128  # programs that fill a device; parts of a replica
+PARTS = 32  # that are read at once
+ANY = ["length", "parts"]  # integers that a kernel must not be compiled for
 
 
 class Grid(NamedTuple):
@@ -32,7 +34,6 @@ class Grid(NamedTuple):
 
     programs: int
     parts: int
-    turns: int  # tiles of a part, one after the other
     rows: int  # of a tile
     features: int
 
@@ -44,10 +45,8 @@ class Grid(NamedTuple):
 def share_out(groups: int, length: int, dim: int) -> Grid:
     features = min(FEATURES, power_of_2(dim))
     rows, blocks = TILE // features, cdiv(dim, features)
-    most = max(PARTS, min(MOST, PROGRAMS // (groups * blocks)))
-    turns = cdiv(length, rows * most)
-    parts = cdiv(length, rows * turns)
-    return Grid(groups * parts * blocks, parts, turns, rows, features)
+    parts = min(cdiv(length, rows), MOST, cdiv(PROGRAMS, groups * blocks))
+    return Grid(groups * parts * blocks, parts, rows, features)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -55,18 +54,16 @@ def share_out(groups: int, length: int, dim: int) -> Grid:
 
 
 @triton.jit
-def place(rows_ptr, length, dim, parts, turns, BR: tl.constexpr, BD: tl.constexpr):
-    """Replica, part and features; the rows that are there; the first row of the part, and its end
-    with and without the rows that are not there."""
+def place(rows_ptr, length, dim, parts, BR: tl.constexpr, BD: tl.constexpr):
+    """Replica, part and features; the rows that are there; the first row of the part, and how far
+    it is from tile to tile: parts take turns, so that all have as many."""
     blocks = tl.cdiv(dim, BD)
     program = tl.program_id(0)
     d = (program % blocks) * BD + tl.arange(0, BD)[None, :]
     part = program // blocks % parts
     g = (program // blocks // parts).to(tl.int64)
     count = tl.minimum(tl.maximum(tl.load(rows_ptr + g), 0), length).to(tl.int32)
-    first = part * turns * BR
-    end = tl.minimum(first + turns * BR, length)
-    return g, part, d, count, first, end, tl.minimum(end, count)
+    return g, part, d, count, part * BR, parts * BR
 
 
 @triton.jit
@@ -78,45 +75,45 @@ def load_numbers(ptr, at, inside, RELU: tl.constexpr):
 
 
 @triton.jit
-def _first_row(x_ptr, d, dim, count, RELU: tl.constexpr):
-    return load_numbers(x_ptr, d, (d < dim) & (count > 0), RELU)
+def load_row(x_ptr, row, d, dim, count, RELU: tl.constexpr):
+    return load_numbers(x_ptr + tl.cast(row, tl.int64) * dim, d, (d < dim) & (row < count), RELU)
 
 
 @triton.jit
-def take_in(mean, square, x, inside, seen, n):
-    """Mean of some rows, and the sum of squares around it, with ``n`` more beside ``seen``."""
-    n, seen = n.to(tl.float32), seen.to(tl.float32)
-    own = tl.sum(x, axis=0)[None, :] / n
-    away = tl.where(inside, x - own, 0.0)
-    step = own - mean
-    mean += step * (n / (seen + n))
-    square += tl.sum(away * away, axis=0)[None, :] + step * step * (seen * n / (seen + n))
-    return mean, square
+def sizes_of(p, parts, count, rows):
+    """How many rows the parts p have, by tiles of so many rows."""
+    tiles = tl.cdiv(count, rows)
+    own = (tiles - p + parts - 1) // parts * rows
+    short = tl.where(p == (tiles - 1) % parts, tiles * rows - count, 0)
+    return tl.where((p < parts) & (p < tiles), own - short, 0)
 
 
 @triton.jit
-def _sizes(p, parts, count, size):
-    """How many rows the parts p have."""
-    return tl.where(p < parts, tl.minimum(tl.maximum(count - p * size, 0), size), 0)
+def sum_around(origin, total, square, n):
+    """Mean of n rows, and the sum of squares around it, from sums of x - origin and its square."""
+    total = tl.sum(total, axis=0)[None, :]
+    away = total / tl.maximum(n, 1).to(tl.float32)
+    square = tl.sum(square, axis=0)[None, :] - total * away
+    return origin + away, tl.where(square < 0, 0.0, square)  # NaN stays
 
 
 @triton.jit
 def put_together(
-    mean_ptr, square_ptr, count, d, dim, parts, size, BP: tl.constexpr, BD: tl.constexpr
+    mean_ptr, square_ptr, count, d, dim, parts, rows, BP: tl.constexpr, BD: tl.constexpr
 ):
     """Mean and variance of all parts of a replica, from their means and sums of squares."""
     inverse = 1.0 / tl.maximum(count, 1).to(tl.float32)
     total = tl.zeros((BP, BD), tl.float32)
     for first in range(0, parts, BP):
         p = first + tl.arange(0, BP)[:, None]
-        n = _sizes(p, parts, count, size)
+        n = sizes_of(p, parts, count, rows)
         mean = tl.load(mean_ptr + p * dim + d, mask=(n > 0) & (d < dim), other=0.0)
         total += n.to(tl.float32) * mean
     middle = tl.sum(total, axis=0)[None, :] * inverse
     total = tl.zeros((BP, BD), tl.float32)
     for first in range(0, parts, BP):
         p = first + tl.arange(0, BP)[:, None]
-        n = _sizes(p, parts, count, size)
+        n = sizes_of(p, parts, count, rows)
         inside = (n > 0) & (d < dim)
         away = tl.load(mean_ptr + p * dim + d, mask=inside, other=0.0) - middle
         square = tl.load(square_ptr + p * dim + d, mask=inside, other=0.0)
@@ -172,23 +169,26 @@ def _moments(
     length,
     dim,
     parts,
-    turns,
     RELU: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Mean of a part, from the first row of all on, and the sum of squares around it: by tiles."""
-    g, part, d, count, first, _, end = place(rows_ptr, length, dim, parts, turns, BR, BD)
+    """Mean of a part, from the first row of all on, and the sum of squares around it."""
+    g, part, d, count, first, step = place(rows_ptr, length, dim, parts, BR, BD)
     x_ptr += g * length * dim
-    origin = _first_row(x_ptr, d, dim, count, RELU)
-    mean = tl.zeros((1, BD), tl.float32)
-    square = tl.zeros((1, BD), tl.float32)
-    for r in range(first, end, BR):
+    origin = load_row(x_ptr, 0, d, dim, count, RELU)
+    own = load_row(x_ptr, first, d, dim, count, RELU)
+    total = tl.zeros((BR, BD), tl.float32)
+    square = tl.zeros((BR, BD), tl.float32)
+    for r in range(first, count, step):
         row = r + tl.arange(0, BR)[:, None]
-        inside = (row < end) & (d < dim)
+        inside = (row < count) & (d < dim)
         x = load_numbers(x_ptr, row.to(tl.int64) * dim + d, inside, RELU)
-        x = tl.where(inside, x - origin, 0.0)
-        mean, square = take_in(mean, square, x, inside, r - first, tl.minimum(end - r, BR))
+        away = tl.where(inside, x - own, 0.0)
+        total += away
+        square += away * away
+    n = sizes_of(part, parts, count, BR)
+    mean, square = sum_around(own - origin, total, square, n)
     at = (g * parts + part) * dim + d
     tl.store(mean_ptr + at, mean, mask=d < dim)
     tl.store(square_ptr + at, square, mask=d < dim)
@@ -214,7 +214,6 @@ def normalise(
     length,
     dim,
     parts,
-    turns,
     RELU: tl.constexpr,
     FROM_FIRST: tl.constexpr,
     BP: tl.constexpr,
@@ -225,17 +224,17 @@ def normalise(
 
     The means of parts are counted from the first row, or from zero.
     """
-    g, part, d, count, first, end, _ = place(rows_ptr, length, dim, parts, turns, BR, BD)
+    g, part, d, count, first, step = place(rows_ptr, length, dim, parts, BR, BD)
     known = g * parts * dim
     mean, var = put_together(
-        part_mean_ptr + known, part_square_ptr + known, count, d, dim, parts, turns * BR, BP, BD
+        part_mean_ptr + known, part_square_ptr + known, count, d, dim, parts, BR, BP, BD
     )
     own = g * dim + d
     x_ptr += g * length * dim
     y_ptr += g * length * dim
     origin = tl.zeros((1, BD), tl.float32)
     if FROM_FIRST:
-        origin = _first_row(x_ptr, d, dim, count, RELU)
+        origin = load_row(x_ptr, 0, d, dim, count, RELU)
     if part == 0:
         keep_numbers(
             *(mean_ptr, var_ptr, old_mean_ptr, old_var_ptr, new_mean_ptr, new_var_ptr),
@@ -244,13 +243,13 @@ def normalise(
     weight = tl.load(weight_ptr + own, mask=d < dim, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + own, mask=d < dim, other=0.0).to(tl.float32)
     scale = weight * tl.rsqrt(var + eps)
-    for r in range(first, end, BR):
+    for r in range(first, length, step):
         row = r + tl.arange(0, BR)[:, None]
         inside = (row < count) & (d < dim)
         at = row.to(tl.int64) * dim + d
         y = (load_numbers(x_ptr, at, inside, RELU) - origin - mean) * scale + bias
         y = tl.where(inside, y, 0.0).to(y_ptr.dtype.element_ty)
-        tl.store(y_ptr + at, y, mask=(row < end) & (d < dim))
+        tl.store(y_ptr + at, y, mask=(row < length) & (d < dim))
 
 
 @triton.jit(do_not_specialize=ANY)
@@ -266,13 +265,12 @@ def sum_up(
     length,
     dim,
     parts,
-    turns,
     RELU: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
     """Of dy, and of dy times the normalised x, over a part: the gradients to bias and weight."""
-    g, part, d, count, first, _, end = place(rows_ptr, length, dim, parts, turns, BR, BD)
+    g, part, d, count, first, step = place(rows_ptr, length, dim, parts, BR, BD)
     own = g * dim + d
     mean = tl.load(mean_ptr + own, mask=d < dim, other=0.0)
     root = tl.rsqrt(tl.load(var_ptr + own, mask=d < dim, other=0.0) + eps)
@@ -280,9 +278,9 @@ def sum_up(
     dy_ptr += g * length * dim
     total = tl.zeros((BR, BD), tl.float32)
     product = tl.zeros((BR, BD), tl.float32)
-    for r in range(first, end, BR):
+    for r in range(first, count, step):
         row = r + tl.arange(0, BR)[:, None]
-        inside = (row < end) & (d < dim)
+        inside = (row < count) & (d < dim)
         at = row.to(tl.int64) * dim + d
         dy = load_numbers(dy_ptr, at, inside, False)
         total += dy
@@ -309,14 +307,13 @@ def _pull(
     length,
     dim,
     parts,
-    turns,
     RELU: tl.constexpr,
     BP: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
     """dx, zeros in the rows that are not there. The first part writes the gradients of others."""
-    g, part, d, count, first, end, _ = place(rows_ptr, length, dim, parts, turns, BR, BD)
+    g, part, d, count, first, step = place(rows_ptr, length, dim, parts, BR, BD)
     known = g * parts * dim
     dbias = add_up(sum_ptr + known, d, dim, parts, BP, BD)
     dweight = add_up(product_ptr + known, d, dim, parts, BP, BD)
@@ -333,7 +330,7 @@ def _pull(
     x_ptr += g * length * dim
     dy_ptr += g * length * dim
     dx_ptr += g * length * dim
-    for r in range(first, end, BR):
+    for r in range(first, length, step):
         row = r + tl.arange(0, BR)[:, None]
         inside = (row < count) & (d < dim)
         at = row.to(tl.int64) * dim + d
@@ -342,7 +339,7 @@ def _pull(
         if RELU:
             inside &= x != 0
         dx = tl.where(inside, dx, 0.0).to(dx_ptr.dtype.element_ty)
-        tl.store(dx_ptr + at, dx, mask=(row < end) & (d < dim))
+        tl.store(dx_ptr + at, dx, mask=(row < length) & (d < dim))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -370,7 +367,7 @@ def row_norm(
     known = [x.new_empty(groups, grid.parts, dim, dtype=torch.float32) for _ in range(2)]
     mean, var = (x.new_empty(groups, dim, dtype=torch.float32) for _ in range(2))
     y, new_mean, new_var = (torch.empty_like(t) for t in (x, *numbers[2:]))
-    shared = (length, dim, grid.parts, grid.turns, relu)
+    shared = (length, dim, grid.parts, relu)
     with torch.cuda.device_of(x):
         _moments[(grid.programs,)](x, rows, *known, *shared, **grid.tile)
         normalise[(grid.programs,)](
@@ -399,7 +396,7 @@ def pull(
     grid = share_out(groups, length, dim)
     known = [x.new_empty(groups, grid.parts, dim, dtype=torch.float32) for _ in range(2)]
     dx, dweight, dbias = (torch.empty_like(t) for t in (x, weight, weight))
-    shared = (length, dim, grid.parts, grid.turns, relu)
+    shared = (length, dim, grid.parts, relu)
     with torch.cuda.device_of(x):
         sum_up[(grid.programs,)](dy, x, rows, mean, var, *known, eps, *shared, **grid.tile)
         _pull[(grid.programs,)](
