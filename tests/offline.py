@@ -214,9 +214,17 @@ def draws() -> None:
         draws.draw_sets(sets, images, own, 0.05, 342, 27, mask, everywhere, dtype)
 
 
+def graph_batches() -> None:
+    from fspool.kernels.cuda import graph_batches
+
+    kinds, (firsts, ends) = torch.zeros(9).int(), (torch.zeros(2, n, 2).long() for n in (3, 4))
+    graph_batches.take(kinds, kinds, kinds, firsts, ends, 5, 7)
+
+
 if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
     everything = (pool, relaxed_sort, chamfer, assignment, rays)
     everything += (recurrence, lstm, neighbours, perceptron, row_norm, normed_layers, draws)
+    everything += (graph_batches,)
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

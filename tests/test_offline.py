@@ -25,6 +25,7 @@ pytest.importorskip("triton")
         "row_norm",
         "normed_layers",
         "draws",
+        "graph_batches",
     ],
 )
 def test_kernels_compile_for_a_gpu(stem, tmp_path):

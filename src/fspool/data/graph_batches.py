@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..functional.dispatch import OFF
+from ..kernels.operator import HAS_TRITON
 from . import draws
 from .tu import Graphs
 
@@ -90,21 +92,31 @@ class Shelf:
     def take(self, numbers: Tensor, room: Room) -> GraphBatch:
         """The graphs of these numbers, (..., B), one behind the other."""
         ends = pad(self._sizes(numbers).cumsum(-2), (0, 0, 1, 0))
-        offsets, edges = (each.contiguous() for each in ends.unbind(-1))
         firsts = self.firsts[numbers.clamp(min=0)]
+        labels = self.labels[numbers.clamp(min=0)].masked_fill(numbers < 0, -1)
+        by_kernel = numbers.is_cuda and numbers.numel() and HAS_TRITON and not OFF
+        fill = self._fill_by_kernel if by_kernel else self._fill
+        return GraphBatch(*fill(firsts, ends, room), ends[..., 0].contiguous(), labels)
+
+    def _fill(self, firsts: Tensor, ends: Tensor, room: Room) -> tuple[Tensor, Tensor, Tensor]:
+        """Kinds, starts and sources of batches whose graphs have their first nodes and edges there
+        in the set, ``firsts`` (..., B, 2), and there in the batch, ``ends`` (..., B + 1, 2)."""
+        offsets, edges = (each.contiguous() for each in ends.unbind(-1))
         graph, node, used = _places(offsets, firsts[..., 0], room.nodes)
         starts = edges.gather(-1, graph) + self.starts[node]
         starts = torch.where(used, starts, edges[..., -1:])
         kinds = self.kinds[node].masked_fill(~used, 0)
         graph, edge, used = _places(edges, firsts[..., 1], room.edges)
         sources = offsets.gather(-1, graph) + self.sources[edge]
-        return GraphBatch(
-            kinds,
-            torch.cat((starts, edges[..., -1:]), -1).int(),
-            sources.masked_fill(~used, 0).int(),
-            offsets,
-            self.labels[numbers.clamp(min=0)].masked_fill(numbers < 0, -1),
-        )
+        starts = torch.cat((starts, edges[..., -1:]), -1).int()
+        return kinds, starts, sources.masked_fill(~used, 0).int()
+
+    def _fill_by_kernel(self, firsts: Tensor, ends: Tensor, room: Room) -> tuple[Tensor, ...]:
+        from ..kernels.cuda.graph_batches import take
+
+        flat = firsts.flatten(0, -3), ends.flatten(0, -3)
+        filled = take(self.kinds, self.starts, self.sources, *flat, *room)
+        return tuple(t.unflatten(0, firsts.shape[:-2]) for t in filled)
 
     def _sizes(self, numbers: Tensor) -> Tensor:
         """(..., B, 2); what is missing has neither nodes nor edges."""
