@@ -109,7 +109,7 @@ def _neighbours(start_ptr, node, inside, edges):
     """Where those of a node begin, and how many there are: none, if the number is negative."""
     start = tl.load(start_ptr + node, mask=inside, other=0).to(tl.int32)
     stop = tl.load(start_ptr + node + 1, mask=inside, other=0).to(tl.int32)
-    start = tl.minimum(tl.maximum(start, 0), edges)
+    start = tl.maximum(start, 0)
     return start, tl.minimum(tl.maximum(stop, 0), edges) - start
 
 
