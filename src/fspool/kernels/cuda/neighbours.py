@@ -130,9 +130,9 @@ def _add(
     for k in range(0, tl.max(count), STEP * ONCE):
         for i in tl.static_range(ONCE):
             used = k + i * STEP < count
-            source = tl.load(source_ptr + k + i * STEP, mask=used, other=-1).to(tl.int32)
-            used = (source >= 0) & (source < nodes)
-            at = index(source, WIDE)[:, None] * dim
+            source = tl.load(source_ptr + k + i * STEP, mask=used, other=-1)
+            used = source.to(tl.uint32) < nodes  # nor is it below 0, which would be a large one
+            at = index(source.to(tl.int32), WIDE)[:, None] * dim
             inside = used[:, None] & (d < dim)[None, :]
             y += tl.load(x_ptr[None, :] + at, mask=inside, other=0.0).to(y.dtype)
     return y
