@@ -153,10 +153,10 @@ def lstm() -> None:
 def neighbours() -> None:
     from fspool.kernels.cuda import neighbours
 
-    for dim, dtype in ((1, torch.float32), (32, torch.bfloat16), (64, torch.float32)):
-        for edges in (200, 9000):  # few neighbours, and many
-            x, starts = torch.randn(2, 100, dim, dtype=dtype), torch.zeros(2, 101).int()
-            neighbours.neighbour_sum(x, starts, torch.zeros(2, edges).int(), dim - 1.0)
+    f32, f64 = torch.float32, torch.float64
+    for dim, dtype in ((1, f32), (32, torch.bfloat16), (37, f32), (64, f32), (64, f64)):
+        x, starts = torch.randn(2, 100, dim, dtype=dtype), torch.zeros(2, 101).int()
+        neighbours.neighbour_sum(x, starts, torch.zeros(2, 200).int(), dim - 1.0)
 
 
 def perceptron() -> None:

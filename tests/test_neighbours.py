@@ -34,6 +34,17 @@ def star(leaves):
     return torch.cat((torch.stack((centre, ends)), torch.stack((ends, centre))), 1)
 
 
+def hubs(centres, leaves):
+    """Every leaf is a neighbour of every centre: more of them than a program takes at once."""
+    centre, leaf = (
+        t.flatten()
+        for t in torch.meshgrid(
+            torch.arange(centres), torch.arange(leaves) + centres, indexing="ij"
+        )
+    )
+    return torch.cat((torch.stack((centre, leaf)), torch.stack((leaf, centre))), 1)
+
+
 def pack(graphs, nodes=None, edges=None):
     """Graphs (nodes, pairs), one for each replica, with room that holds garbage."""
     nodes = nodes or max(n for n, _ in graphs) + 3
@@ -77,6 +88,7 @@ GRAPHS = {
     "no edges": [(5, random_edges(5, 0))],
     "one node": [(1, random_edges(1, 3)), (2, random_edges(2, 3))],
     "dense": [(40, random_edges(40, 1200)), (30, random_edges(30, 400))],
+    "hubs": [(153, hubs(3, 150)), (9, random_edges(9, 12)), (101, star(100))],
 }
 EACH = pytest.mark.parametrize("graphs", GRAPHS.values(), ids=GRAPHS.keys())
 IMPLEMENTATIONS = {"definition": neighbours_definition, "cpu": neighbour_sum, "cuda": kernel}
@@ -108,7 +120,7 @@ def test_a_node_may_count_itself(function, graphs):
 @BY_ALL
 @pytest.mark.parametrize("dim", [1, 16, 32, 33, 64, 130])
 def test_widths(function, dim):
-    for graphs in (GRAPHS["three replicas"], GRAPHS["dense"]):
+    for graphs in (GRAPHS["three replicas"], GRAPHS["dense"], GRAPHS["hubs"]):
         x, starts, sources = example(graphs, dim)
         exact = neighbours_definition(x.double(), starts, sources)
         torch.testing.assert_close(
@@ -162,10 +174,11 @@ def test_integers_and_strides(function):
     assert torch.equal(function(*spread), expected)
 
 
-def test_memory_counted_in_64_bits(monkeypatch):
+@pytest.mark.parametrize("graphs", ["three replicas", "hubs"])
+def test_memory_counted_in_64_bits(monkeypatch, graphs):
     from fspool.kernels.cuda import neighbours
 
-    x, starts, sources = example(GRAPHS["three replicas"], 6)
+    x, starts, sources = example(GRAPHS[graphs], 6)
     expected = kernel(x, starts, sources)
     launched = []
 
@@ -198,6 +211,25 @@ def test_wrong_graphs_stay_inside_the_memory():
     sources = torch.tensor([[0, -1, 3, 2, 2**31 - 1]]).int()
     y = kernel(x, starts, sources)
     torch.testing.assert_close(y[0, 0], x[0, 0] + x[0, 2])
+
+
+@pytest.mark.parametrize("own", [0.0, 1.0])
+@pytest.mark.parametrize("low", [-(2**31), -9])
+def test_numbers_that_are_no_graph_stay_inside_the_memory(own, low):
+    """Sums from wherever starts point to, if that is in the memory; one node has very many."""
+    nodes, edges = 70, 140
+    x = torch.randn(2, nodes, 3, dtype=torch.float64)
+    starts = torch.randint(low, -low - 1, (2, nodes + 1)).int()
+    starts[0, 10], starts[0, 11] = 0, 2**31 - 1  # all
+    starts[0, 20], starts[0, 21] = 2**31 - 1, -(2**31)  # none, though the difference is 1 again
+    sources = torch.randint(-nodes, 2 * nodes, (2, edges)).int()
+    inside = (sources >= 0) & (sources < nodes)
+    expected = own * x
+    for g, first in enumerate(starts.clamp(0, edges).tolist()):
+        for i in range(nodes):
+            chosen = sources[g, first[i] : first[i + 1]][inside[g, first[i] : first[i + 1]]]
+            expected[g, i] += x[g, chosen].sum(0)
+    torch.testing.assert_close(kernel(x, starts, sources, own), expected)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -293,13 +325,15 @@ def test_bad_input(case):
 
 
 def big(dim, mean):
-    """Replicas of a mini-batch: 32 graphs of up to 60 nodes behind one another."""
+    """Replicas of a mini-batch: 32 graphs of up to 60 nodes behind one another, and a large one."""
     graphs = []
     for _ in range(6):
         first, parts = 0, []
         for n in torch.randint(2, 60, (32,)).tolist():
             parts.append(random_edges(n, n * mean // 2) + first)
             first += n
+        parts.append(hubs(2, 700) + first)
+        first += 702
         graphs.append((first, torch.cat(parts, 1)))
     return [t.to(DEVICE) for t in example(graphs, dim)]
 

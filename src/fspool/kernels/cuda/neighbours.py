@@ -1,9 +1,10 @@
 """The sum over neighbours on CUDA.
 
-A program has a few nodes and features, and reads some neighbours of each of them at once: their
-numbers in one go, then their rows, which do not wait for one another. Each place among those adds
-up its own neighbours; the places meet once, at the end. So the order of a sum is always the same,
-and nothing is added to memory that others write to.
+A program has some nodes and features. It reads the nodes' own rows first, which are often one
+another's neighbours, and then a few neighbours of every node at once. A node with very many would
+keep the others waiting. It comes afterwards, alone: each row of the tile adds up its share of the
+neighbours, and these rows meet at the end. So the order of a sum is always the same, and nothing is
+added to memory that others write to.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from torch import Tensor
 from .counts import cdiv, power_of_2
 from .sets import index
 
-TILE = 1024  # numbers that a program reads at once, 32 a thread: one warp, no node waits for others
-FEATURES = 64  # of a program, at most
-FEW, MANY = 4, 16  # neighbours of a node at once: of small molecules, and of dense graphs
-DENSE = 16  # mean number of neighbours that makes a graph dense
+WARPS = 4
+TILE = 512 * WARPS  # numbers that a program adds up: 16 a thread
+ROWS = 16 * WARPS  # nodes of it, at most: so few that each thread reads the places of its own ones
+FEATURES = 64  # of it, at most
+ONCE = 2  # neighbours of a node at once
+REGISTERS = 80  # of a thread: with room for them, the compiler does not read one after the other
+MANY = 8  # times 1 + the mean number of neighbours: a node with more than that comes alone
 
 
 def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor, own: float) -> Tensor:
@@ -29,20 +33,22 @@ def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor, own: float) -> Ten
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
         features = min(FEATURES, power_of_2(dim))
-        once = MANY if edges > DENSE * nodes else FEW
-        rows = TILE // features // once
+        # Half as many where the registers hold doubles, or an address for every number.
+        numbers = TILE // 2 if dim % 16 or x.dtype == torch.float64 else TILE
+        rows = min(ROWS, numbers // features)
         programs = groups * cdiv(nodes, rows) * cdiv(dim, features)
         with torch.cuda.device_of(x):
             _sum[(programs,)](
                 *(x.contiguous(), starts.contiguous(), sources.contiguous(), y),
-                *(nodes, edges, dim),
-                *(nodes * dim >= 1 << 31, rows, once, features, own),
-                num_warps=1,
+                *(nodes, edges, dim, nodes * dim >= 1 << 31),
+                *(MANY * (1 + edges // nodes), rows, features, ONCE, own),
+                num_warps=WARPS,
+                maxnreg=REGISTERS,
             )
     return y
 
 
-@triton.jit(do_not_specialize=("nodes", "edges"))
+@triton.jit(do_not_specialize=("nodes", "edges", "many"))
 def _sum(
     x_ptr,
     start_ptr,
@@ -52,9 +58,10 @@ def _sum(
     edges,
     dim,
     WIDE: tl.constexpr,
+    many,
     BR: tl.constexpr,
-    BK: tl.constexpr,
     BD: tl.constexpr,
+    ONCE: tl.constexpr,
     OWN: tl.constexpr,
 ):
     """Whatever starts and sources hold, nothing outside the memory is read."""
@@ -66,25 +73,66 @@ def _sum(
     parts = tl.cdiv(nodes, BR)
     g = (part // parts).to(tl.int64)
     node = (part % parts) * BR + tl.arange(0, BR)
-    start_ptr += g * (nodes + 1) + node
+    start_ptr += g * (nodes + 1)
     source_ptr += g * edges
-    x_ptr += g * nodes * dim
-    start = tl.load(start_ptr, mask=node < nodes, other=0).to(tl.int32)
-    stop = tl.load(start_ptr + 1, mask=node < nodes, other=0).to(tl.int32)
-    start = tl.maximum(start, 0)
-    stop = tl.minimum(stop, edges)
-    total = tl.zeros((BR, BK, BD), dtype)
-    for k in range(0, tl.max(stop - start), BK):
-        edge = start[:, None] + k + tl.arange(0, BK)[None, :]
-        used = edge < stop[:, None]
-        source = tl.load(source_ptr + edge, mask=used, other=0).to(tl.int32)
-        used &= (source >= 0) & (source < nodes)
-        at = index(source, WIDE)[:, :, None] * dim + d[None, None, :]
-        inside = used[:, :, None] & (d < dim)[None, None, :]
-        total += tl.load(x_ptr + at, mask=inside, other=0.0).to(dtype)
-    y = tl.sum(total, axis=1)
-    at = index(node, WIDE)[:, None] * dim + d[None, :]
+    x_ptr += g * nodes * dim + d
+    y_ptr += g * nodes * dim + d
+
+    at = index(node, WIDE)[:, None] * dim
     inside = (node < nodes)[:, None] & (d < dim)[None, :]
+    y = tl.zeros((BR, BD), dtype)
     if OWN != 0:
-        y += OWN * tl.load(x_ptr + at, mask=inside, other=0.0).to(dtype)
-    tl.store(y_ptr + g * nodes * dim + at, y.to(y_ptr.dtype.element_ty), mask=inside)
+        y += OWN * tl.load(x_ptr[None, :] + at, mask=inside, other=0.0).to(dtype)
+    start, count = _neighbours(start_ptr, node, node < nodes, edges)
+    few = count <= many
+    count = tl.where(few, count, 0)
+    y = _add(y, x_ptr, source_ptr + start, count, 1, nodes, d, dim, WIDE, ONCE)
+    tl.store(y_ptr[None, :] + at, y.to(y_ptr.dtype.element_ty), mask=inside & few[:, None])
+
+    hub = tl.min(tl.where(few, nodes, node))
+    while hub < nodes:
+        row = tl.arange(0, BR)
+        first, degree = _neighbours(start_ptr, hub, True, edges)
+        share = tl.zeros((BR, BD), dtype)
+        place = source_ptr + first + row
+        share = _add(share, x_ptr, place, degree - row, BR, nodes, d, dim, WIDE, ONCE)
+        total = tl.sum(share, axis=0)
+        of_hub = index(hub, WIDE) * dim
+        if OWN != 0:
+            total += OWN * tl.load(x_ptr + of_hub, mask=d < dim, other=0.0).to(dtype)
+        tl.store(y_ptr + of_hub, total.to(y_ptr.dtype.element_ty), mask=d < dim)
+        hub = tl.min(tl.where(few | (node <= hub), nodes, node))
+
+
+@triton.jit
+def _neighbours(start_ptr, node, inside, edges):
+    """Where those of a node begin, and how many there are: none, if the number is negative."""
+    start = tl.load(start_ptr + node, mask=inside, other=0).to(tl.int32)
+    stop = tl.load(start_ptr + node + 1, mask=inside, other=0).to(tl.int32)
+    start = tl.maximum(start, 0)
+    return start, tl.minimum(tl.maximum(stop, 0), edges) - start
+
+
+@triton.jit
+def _add(
+    y,
+    x_ptr,
+    source_ptr,
+    count,
+    STEP: tl.constexpr,
+    nodes,
+    d,
+    dim,
+    WIDE: tl.constexpr,
+    ONCE: tl.constexpr,
+):
+    """To each row of y the rows of x at every STEP-th of its next ``count`` sources."""
+    for k in range(0, tl.max(count), STEP * ONCE):
+        for i in tl.static_range(ONCE):
+            used = k + i * STEP < count
+            source = tl.load(source_ptr + k + i * STEP, mask=used, other=-1)
+            used = source.to(tl.uint32) < nodes  # nor is it below 0, which would be a large one
+            at = index(source.to(tl.int32), WIDE)[:, None] * dim
+            inside = used[:, None] & (d < dim)[None, :]
+            y += tl.load(x_ptr[None, :] + at, mask=inside, other=0.0).to(y.dtype)
+    return y
