@@ -67,6 +67,28 @@ def test_cuda_kernels(dtype, width, tolerance, words):
     assert_near(brief[:2], expected[:2], tolerance)
 
 
+@pytest.mark.parametrize("words", [True, False])
+@pytest.mark.parametrize("held", [1, 2, 4])
+def test_programs_that_share_the_weights(held, words, monkeypatch):
+    """A wide LSTM's programs hold parts of the weights. So do these, and only three at a time."""
+    from fspool.kernels.cuda import lstm as cuda
+
+    x, weight, read, start = example(width=32, words=words, batch=35)
+    start[1, :16] = start.max()  # sequences of a program of which none has begun for a while
+    g = [torch.randn(2, 35, 32) for _ in range(2)]
+    whole = gradients(cuda, x, weight.bfloat16(), read, start, g)
+    monkeypatch.setattr(cuda, "HELD", held << 11)
+    monkeypatch.setattr(cuda, "MANY", 3 * cuda.parts(32))
+    monkeypatch.setattr(cuda, "ROWS", (16,))
+    assert cuda.parts(32) == 4 // held
+    expected = truth(x, weight, read, start, g)
+    got = gradients(cuda, x, weight.bfloat16(), read, start, g)
+    assert_near(got, expected, 3e-2)
+    assert_near(got, [t.double() for t in whole], 1e-2)
+    on = [None if t is None else t.to(DEVICE) for t in (x, weight.bfloat16(), read, start)]
+    assert_near(cuda.lstm(*on, False)[:2], expected[:2], 3e-2)  # where nothing is kept
+
+
 @pytest.mark.parametrize("dtype, width", [(torch.float32, 12), (torch.bfloat16, 32)])
 def test_one_memory_for_all_replicas(dtype, width):
     """vmap over a gradient gives what was kept without memory of its own for every replica."""
