@@ -53,7 +53,8 @@ def assert_near(got, expected, tolerance):
 @pytest.mark.parametrize("words", [True, False])
 @pytest.mark.parametrize(
     ("dtype", "width", "tolerance"),
-    [(torch.float32, 12, 1e-5), (torch.bfloat16, 32, 3e-2), (torch.bfloat16, 24, 3e-2)],
+    [(torch.float32, 12, 1e-5), (torch.bfloat16, 32, 3e-2), (torch.bfloat16, 24, 3e-2)]
+    + [(torch.bfloat16, 256, 3e-2)],
 )
 def test_cuda_kernels(dtype, width, tolerance, words):
     from fspool.kernels.cuda import lstm as cuda
@@ -67,26 +68,25 @@ def test_cuda_kernels(dtype, width, tolerance, words):
     assert_near(brief[:2], expected[:2], tolerance)
 
 
-@pytest.mark.parametrize("words", [True, False])
-@pytest.mark.parametrize("held", [1, 2, 4])
-def test_programs_that_share_the_weights(held, words, monkeypatch):
-    """A wide LSTM's programs hold parts of the weights. So do these, and only three at a time."""
+@pytest.mark.parametrize("share, words", [(2, False), (4, True)])
+def test_programs_that_share_the_weights(share, words, monkeypatch):
+    """A wide LSTM's programs hold parts of the weights. So do these, three tiles at a time."""
     from fspool.kernels.cuda import lstm as cuda
 
-    x, weight, read, start = example(width=32, words=words, batch=35)
-    start[1, :16] = start.max()  # sequences of a program of which none has begun for a while
-    g = [torch.randn(2, 35, 32) for _ in range(2)]
-    whole = gradients(cuda, x, weight.bfloat16(), read, start, g)
-    monkeypatch.setattr(cuda, "HELD", held << 11)
-    monkeypatch.setattr(cuda, "MANY", 3 * cuda.parts(32))
-    monkeypatch.setattr(cuda, "ROWS", (16,))
-    assert cuda.parts(32) == 4 // held
-    expected = truth(x, weight, read, start, g)
-    got = gradients(cuda, x, weight.bfloat16(), read, start, g)
-    assert_near(got, expected, 3e-2)
-    assert_near(got, [t.double() for t in whole], 1e-2)
-    on = [None if t is None else t.to(DEVICE) for t in (x, weight.bfloat16(), read, start)]
-    assert_near(cuda.lstm(*on, False)[:2], expected[:2], 3e-2)  # where nothing is kept
+    steps = 3 if DEVICE == "cpu" else 30
+    x, weight, read, start = example(words=words, batch=19, steps=steps)
+    start[1, :16] = 2  # sequences of a tile of which none has begun for a while
+    weight, start = weight.bfloat16(), start if words else None
+    g = [torch.randn(2, 19, 32) for _ in range(2)]
+    whole = gradients(cuda, x, weight, read, start, g)
+    monkeypatch.setattr(cuda, "HELD", 8 * 32 * 32 // share)
+    monkeypatch.setattr(cuda, "_room", lambda weight: 3 * share)
+    assert cuda.parts(32) == share
+    got = gradients(cuda, x, weight, read, start, g)
+    assert_near(got, truth(x, weight, read, start, g), 3e-2)
+    assert_near(got, [t.cpu().double() for t in whole], 1e-2)
+    again = gradients(cuda, x, weight, read, start, g)
+    assert all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
 
 
 @pytest.mark.parametrize("dtype, width", [(torch.float32, 12), (torch.bfloat16, 32)])

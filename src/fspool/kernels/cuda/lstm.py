@@ -29,10 +29,10 @@ HELD = 128 << 10  # bytes of weights that a program holds
 WIDTHS = (32, 64, 128, 256)
 ROWS = (16, 32, 64)  # sequences of a program: as few as let all programs run at once
 WARPS = 8
-LEAST = 160 << 10  # bytes of shared memory that a program needs, about
+LEAST = 200 << 10  # bytes of shared memory that a program can have, on a large GPU
 INTERPRETED = triton.knobs.runtime.interpret
 MANY = 132  # multiprocessors of a large GPU
-LINE = 32  # counters of so many bytes times 4 do not share what a GPU locks
+APART = 32  # from one counter to the next, so that each has a line of the cache for itself
 ANY = ["batch", "steps", "vocabulary", "tile", "begin", "end"]  # not to be compiled for
 
 
@@ -88,11 +88,16 @@ def pull(
 def fits(weight: Tensor) -> bool:
     if weight.dtype != torch.bfloat16 or weight.shape[-1] not in WIDTHS:
         return False
-    return not weight.is_cuda or _device(weight).shared_memory_per_block_optin >= LEAST
+    if not weight.is_cuda:
+        return True
+    return torch.cuda.get_device_properties(weight.device).shared_memory_per_block_optin >= LEAST
 
 
-def _device(x: Tensor):
-    return torch.cuda.get_device_properties(x.device)
+def _room(weight: Tensor) -> int:
+    """Programs that run at once: one on a multiprocessor."""
+    if not weight.is_cuda:
+        return MANY
+    return torch.cuda.get_device_properties(weight.device).multi_processor_count
 
 
 # --------------------------------------------------------------------------------------------------
@@ -128,14 +133,13 @@ def _launches(weight: Tensor, batch: int, steps: int) -> list:
     """
     groups, _, width = weight.shape
     share = parts(width)
-    room = (_device(weight).multi_processor_count if weight.is_cuda else MANY) // share
+    room = max(1, _room(weight) // share)
     rows = next((n for n in ROWS if groups * cdiv(batch, n) <= room), ROWS[-1])
     tiles = groups * cdiv(batch, rows)
-    met = torch.zeros(tiles, LINE, dtype=torch.int32, device=weight.device)
-    options = {"H": width, "ROWS": rows, "PARTS": share, "FAST": not INTERPRETED}
+    met = torch.zeros(tiles, APART, dtype=torch.int32, device=weight.device)
+    options = {"H": width, "ROWS": rows, "PARTS": share, "APART": APART, "FAST": not INTERPRETED}
     options |= {"num_warps": WARPS, "num_stages": 1, "launch_cooperative_grid": share > 1}
-    waves = cdiv(tiles, room) if share > 1 else 1
-    each = cdiv(tiles, waves)
+    each = cdiv(tiles, cdiv(tiles, room)) if share > 1 else tiles
     once = 1 if INTERPRETED and share > 1 else steps
     found = []
     for begin in range(0, steps, once):
@@ -228,6 +232,7 @@ def _forward(
     end,
     vocabulary,
     KEPT: tl.constexpr,
+    APART: tl.constexpr,
     H: tl.constexpr,
     ROWS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -240,7 +245,7 @@ def _forward(
     """
     U: tl.constexpr = H // PARTS
     part, tile, replica, row, inside, own, first = _place(start, tile, batch, steps, ROWS, PARTS)
-    met += tile * 32
+    met += tile * APART
     line = tl.arange(0, 4 * U)
     gate = line // (2 * U) * 2 + line // 8 % 2
     line = gate * H + part * U + line // 16 % (U // 8) * 8 + line % 8
@@ -318,6 +323,7 @@ def _backward(
     tile,
     begin,
     end,
+    APART: tl.constexpr,
     H: tl.constexpr,
     ROWS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -326,7 +332,7 @@ def _backward(
     """dh and dc hold the gradients to the state; dc is written over."""
     U: tl.constexpr = H // PARTS
     part, tile, replica, row, inside, own, first = _place(start, tile, batch, steps, ROWS, PARTS)
-    met += tile * 32
+    met += tile * APART
     line = tl.arange(0, 4 * U)
     line = line // U * H + part * U + line % U
     k = tl.arange(0, H)[:, None]
