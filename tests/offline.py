@@ -139,8 +139,11 @@ def lstm() -> None:
     from fspool.kernels.cuda import lstm
 
     for width, dtype, batch in (
-        (256, torch.bfloat16, 640),  # 16 sequences a program
-        (256, torch.bfloat16, 6400),  # 32 of them
+        (256, torch.bfloat16, 64),  # 16 sequences a program
+        (256, torch.bfloat16, 640),  # 32 of them
+        (256, torch.bfloat16, 1300),  # twice 32
+        (256, torch.bfloat16, 6400),  # twice 64, in several launches
+        (32, torch.bfloat16, 64),  # all weights in one program
         (20, torch.float32, 3),  # step by step
     ):
         x, weight = torch.randn(1, 9, 4 * width), torch.randn(1, 4 * width, width).to(dtype)

@@ -53,7 +53,8 @@ def assert_near(got, expected, tolerance):
 @pytest.mark.parametrize("words", [True, False])
 @pytest.mark.parametrize(
     ("dtype", "width", "tolerance"),
-    [(torch.float32, 12, 1e-5), (torch.bfloat16, 32, 3e-2), (torch.bfloat16, 24, 3e-2)],
+    [(torch.float32, 12, 1e-5), (torch.bfloat16, 32, 3e-2), (torch.bfloat16, 24, 3e-2)]
+    + [(torch.bfloat16, 256, 3e-2)],
 )
 def test_cuda_kernels(dtype, width, tolerance, words):
     from fspool.kernels.cuda import lstm as cuda
@@ -65,6 +66,30 @@ def test_cuda_kernels(dtype, width, tolerance, words):
     on = [None if t is None else t.to(DEVICE) for t in (x, weight.to(dtype), read, start)]
     brief = cuda.lstm(*on, False)  # where nothing is kept
     assert_near(brief[:2], expected[:2], tolerance)
+
+
+@pytest.mark.parametrize("share, turns, words", [(2, 1, False), (4, 1, True), (4, 2, True)])
+def test_programs_that_share_the_weights(share, turns, words, monkeypatch):
+    """A wide LSTM's programs hold parts of the weights. So do these, three tiles at a time."""
+    from fspool.kernels.cuda import lstm as cuda
+
+    steps, batch = 3 if DEVICE == "cpu" else 30, 16 * turns + 3
+    x, weight, read, start = example(words=words, batch=batch, steps=steps)
+    start[1, :16] = 2  # sequences of a tile of which none has begun for a while
+    weight, start = weight.bfloat16(), start if words else None
+    g = [torch.randn(2, batch, 32) for _ in range(2)]
+    whole = gradients(cuda, x, weight, read, start, g)
+    monkeypatch.setattr(cuda, "HELD", 8 * 32 * 32 // share)
+    monkeypatch.setattr(cuda, "_room", lambda weight: 3 * share)
+    monkeypatch.setattr(cuda, "TILES", ((16, turns),))
+    assert cuda.parts(32) == share
+    got = gradients(cuda, x, weight, read, start, g)
+    assert_near(got, truth(x, weight, read, start, g), 3e-2)
+    assert_near(got, [t.cpu().double() for t in whole], 1e-2)
+    on = [None if t is None else t.to(DEVICE) for t in (x, weight, read, start)]
+    assert_near(cuda.lstm(*on, False)[:2], [t.double().cpu() for t in got[:2]], 1e-5)
+    again = gradients(cuda, x, weight, read, start, g)
+    assert all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
 
 
 @pytest.mark.parametrize("dtype, width", [(torch.float32, 12), (torch.bfloat16, 32)])

@@ -1,8 +1,15 @@
 """The LSTM on CUDA, in one of two ways.
 
-In bfloat16 all steps are one kernel, and all of them backwards another: a program has a few
-sequences and reads the weights in each step, which stay in the cache of the device. In float32, or
-where the weights are too wide, a step is a product of matrices and a small kernel
+In bfloat16 on a large GPU, all steps are one kernel, and all of them backwards another. What bounds
+a step there is how long the weights take to be read: 512 KiB of them at a width of 256, more than a
+multiprocessor can keep. So programs hold a part each in their shared memory, of all gates of some
+units, and as many programs as there are parts go through the steps of some sequences together.
+Forwards, each gives its part of the hidden state to the others; backwards, what its gates add to
+the gradient of the whole. They wait for each other in every step, and are launched so that all of
+them run at once (a cooperative launch, which CUDA refuses where they could not). Where they have
+many sequences, they take them in two turns: what one waits for is done while the other computes.
+
+In float32, or where a width does not fit, a step is a product of matrices and a small kernel
 (:mod:`.lstm_steps`).
 
 In either way a sequence that has not started has zeros for its state and for its gradient.
@@ -17,14 +24,22 @@ from torch import Tensor
 
 from ..cpu.lstm import shapes, weight_gradient
 from . import lstm_steps
-from .counts import cdiv, replicas
+from .counts import cdiv
 
-WIDEST = 256  # H up to which a program's state fits in registers
-UNITS = 32  # whose gates are computed at a time; all four of them are 64 KiB of weights
-STAGES = 3  # of these, in flight
+HELD = 128 << 10  # bytes of weights that a program holds
+WIDTHS = (32, 64, 128, 256)
+TILES = (
+    (16, 1),
+    (32, 1),
+    (32, 2),
+    (64, 2),
+)  # sequences of a program and turns: the first that fits
+WARPS = 8
+LEAST = 200 << 10  # bytes of shared memory that a program can have, on a large GPU
 INTERPRETED = triton.knobs.runtime.interpret
-MANY = 132  # programs that a large GPU has room for
-ANY = ["batch", "steps", "vocabulary"]  # integers that a kernel must not be compiled for
+MANY = 132  # multiprocessors of a large GPU
+APART = 32  # from one counter to the next, so that each has a line of the cache for itself
+ANY = ["batch", "steps", "vocabulary", "tile", "begin", "end"]  # not to be compiled for
 
 
 def lstm(x: Tensor, weight: Tensor, words: Tensor | None, start: Tensor | None, kept: bool):
@@ -77,13 +92,18 @@ def pull(
 
 
 def fits(weight: Tensor) -> bool:
-    width = weight.shape[-1]
-    return weight.dtype == torch.bfloat16 and width <= WIDEST and width in (32, 64, 128, 256)
+    if weight.dtype != torch.bfloat16 or weight.shape[-1] not in WIDTHS:
+        return False
+    if not weight.is_cuda:
+        return True
+    return torch.cuda.get_device_properties(weight.device).shared_memory_per_block_optin >= LEAST
 
 
-def _rows(groups: int, batch: int) -> int:
-    """Sequences of a program: few, so that many programs run; more where there are too many."""
-    return 16 if groups * cdiv(batch, 16) <= MANY else 32
+def _room(weight: Tensor) -> int:
+    """Programs that run at once: one on a multiprocessor."""
+    if not weight.is_cuda:
+        return MANY
+    return torch.cuda.get_device_properties(weight.device).multi_processor_count
 
 
 # --------------------------------------------------------------------------------------------------
@@ -91,27 +111,54 @@ def _rows(groups: int, batch: int) -> int:
 
 
 def _fused(x, weight, words, start, hidden, cells, gates, steps: int) -> None:
-    groups, _, batch, width = hidden.shape
-    rows = _rows(groups, batch)
-    _forward[cdiv(batch, rows), replicas(groups)](
-        *(x, weight, words, start, hidden, cells, gates, batch, steps, x.shape[1]),
-        KEPT=gates.shape[1] == steps and hidden.shape[1] == steps + 1,
-        **_tile(width, rows, 4),
-    )
+    kept = gates.shape[1] == steps and hidden.shape[1] == steps + 1
+    memory = x, weight, words, start, hidden, cells, gates
+    for grid, counts, options in _launches(weight, hidden.shape[2], steps):
+        _forward[grid](*memory, *counts, x.shape[1], KEPT=kept, **options)
 
 
 def _fused_back(dh, dc, weight, start, cells, gates, dgates) -> None:
     groups, steps, batch, _ = gates.shape
     width = weight.shape[-1]
-    rows = _rows(groups, batch)
-    _backward[cdiv(batch, rows), replicas(groups)](
-        *(dh, dc, weight, start, cells, gates, dgates, batch, steps), **_tile(width, rows, 8)
-    )
+    sums = dh.new_empty(2, parts(width), groups * batch, width)
+    memory = dh, dc, weight, start, cells, gates, dgates, sums
+    for grid, counts, options in reversed(_launches(weight, batch, steps)):
+        _backward[grid](*memory, *counts, **options)
 
 
-def _tile(width: int, rows: int, warps: int) -> dict[str, object]:
-    shape = {"H": width, "ROWS": rows, "UNITS": UNITS, "FAST": not INTERPRETED}
-    return shape | {"STAGES": STAGES, "num_warps": warps}
+def parts(width: int) -> int:
+    """Programs that share the weights of a replica."""
+    return max(1, 8 * width * width // HELD)
+
+
+def _launches(weight: Tensor, batch: int, steps: int) -> list:
+    """Grids, counts and options of all launches.
+
+    There is one of them, or several where programs are more than can run at once. The interpreter
+    runs programs one after the other, so that none may wait: there a launch is one step.
+    """
+    groups, _, width = weight.shape
+    share = parts(width)
+    room = max(1, _room(weight) // share)
+    fitting = (t for t in TILES if groups * cdiv(batch, t[0] * t[1]) <= room)
+    rows, turns = next(fitting, TILES[-1])
+    tiles = groups * cdiv(batch, rows * turns)
+    met = torch.zeros(tiles * turns, APART, dtype=torch.int32, device=weight.device)
+    options = {"H": width, "ROWS": rows, "TURNS": turns, "PARTS": share, "APART": APART}
+    options |= {
+        "FAST": not INTERPRETED,
+        "num_warps": WARPS,
+        "num_stages": 1,
+        "launch_cooperative_grid": share > 1,
+    }
+    each = cdiv(tiles, cdiv(tiles, room)) if share > 1 else tiles
+    once = 1 if INTERPRETED and share > 1 else steps
+    found = []
+    for begin in range(0, steps, once):
+        for tile in range(0, tiles, each):
+            grid = (share * min(each, tiles - tile),)
+            found.append((grid, (met, batch, steps, tile, begin, begin + once), options))
+    return found
 
 
 @triton.jit
@@ -140,13 +187,46 @@ def _product(a, b, added, FAST: tl.constexpr):
 
 
 @triton.jit
-def _begin(start, replica, row, inside, batch, steps):
-    """The first step of every sequence, and of any of them."""
+def _place(tile, batch, ROWS: tl.constexpr, TURNS: tl.constexpr, PARTS: tl.constexpr):
+    """Where a program is: its part, tile, replica and first sequence."""
+    tile += tl.program_id(0) // PARTS
+    across = tl.cdiv(batch, ROWS * TURNS)
+    replica = (tile // across).to(tl.int64)
+    return tl.program_id(0) % PARTS, tile, replica, tile % across * (ROWS * TURNS)
+
+
+@triton.jit
+def _begin(start, replica, row, batch, steps, ROWS: tl.constexpr):
+    """The first step of every sequence, and of any of them; where there is none, after the last."""
+    row += tl.arange(0, ROWS)
     if start is not None:
-        own = tl.load(start + replica * batch + row, mask=inside, other=steps).to(tl.int32)
+        own = tl.load(start + replica * batch + row, mask=row < batch, other=steps).to(tl.int32)
+        own = tl.maximum(own, 0)
     else:
-        own = tl.where(inside, 0, steps)
-    return own, tl.minimum(tl.maximum(tl.min(own), 0), steps)
+        own = tl.where(row < batch, 0, steps)
+    return own, tl.minimum(tl.min(own), steps)
+
+
+@triton.jit
+def _at(t, row, batch, width: tl.constexpr):
+    """From the beginning of memory (T, B, width) to the first sequence of a program."""
+    return (t * batch + row).to(tl.int64) * width
+
+
+@triton.jit
+def _arrive(met, PARTS: tl.constexpr):
+    """What all threads of this program have written is there for those who wait."""
+    tl.debug_barrier()
+    if PARTS > 1:
+        tl.atomic_add(met, 1, sem="release")
+
+
+@triton.jit
+def _wait(met, times, PARTS: tl.constexpr):
+    """Until all programs of these sequences have arrived so many times."""
+    if PARTS > 1:
+        while tl.atomic_add(met, 0, sem="acquire") < times * PARTS:
+            pass
 
 
 @triton.jit(do_not_specialize=ANY)
@@ -158,74 +238,107 @@ def _forward(
     hidden,
     cells,
     gates,
+    met,
     batch,
     steps,
+    tile,
+    begin,
+    end,
     vocabulary,
     KEPT: tl.constexpr,
+    APART: tl.constexpr,
     H: tl.constexpr,
     ROWS: tl.constexpr,
-    UNITS: tl.constexpr,
+    TURNS: tl.constexpr,
+    PARTS: tl.constexpr,
     FAST: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
-    replica = tl.program_id(1).to(tl.int64)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = row < batch
-    own, first = _begin(start, replica, row, inside, batch, steps)
+    """Tiles are (units, sequences): what is the same for all steps is the left side of a product.
+
+    Products have the rows of four gates in such an order that each thread gets all gates of a unit:
+    a thread has rows that are 8 apart, and rows in both halves.
+    """
+    U: tl.constexpr = H // PARTS
+    part, tile, replica, first_row = _place(tile, batch, ROWS, TURNS, PARTS)
+    own, first = _begin(start, replica, first_row, batch, steps, ROWS)
+    if TURNS == 2:
+        next_own, next_first = _begin(start, replica, first_row + ROWS, batch, steps, ROWS)
+        first = tl.minimum(first, next_first)
+    met += tile * (TURNS * APART)
+    line = tl.arange(0, 4 * U)
+    gate = line // (2 * U) * 2 + line // 8 % 2
+    line = gate * H + part * U + line // 16 % (U // 8) * 8 + line % 8
     k = tl.arange(0, H)
-    weight += replica * (4 * H * H)
+    w = tl.load(weight + replica * (4 * H * H) + line[:, None] * H + k[None, :])
     slots = steps + 1 if KEPT else 2
+    sequence = tl.arange(0, ROWS)
+    unit = part * U + tl.arange(0, U)[:, None]
+    own_state = sequence[None, :] * H + unit
+    own_gates = sequence[None, :] * (4 * H) + unit
+    whole_state = sequence[None, :] * H + k[:, None]
     hidden += replica * slots * batch * H
     cells += replica * slots * batch * H
     gates += replica * steps * batch * (4 * H)
-    nothing = tl.zeros((ROWS, H), tl.float32)
-    here = inside[:, None] & (k < H)[None, :]
-    for t in range(0, first):
-        slot = t + 1 if KEPT else (t + 1) % 2
-        at = (slot * batch + row)[:, None].to(tl.int64) * H + k[None, :]
-        tl.store(hidden + at, nothing.to(hidden.dtype.element_ty), mask=here)
-        tl.store(cells + at, nothing, mask=here)
-    tl.debug_barrier()
-    for t in range(first, steps):
-        before = t if KEPT else t % 2
-        after = t + 1 if KEPT else (t + 1) % 2
-        from_row = (before * batch + row)[:, None].to(tl.int64) * H
-        to_row = (after * batch + row)[:, None].to(tl.int64) * H
-        h = tl.load(hidden + from_row + k[None, :], mask=here, other=0.0)
+    nothing = tl.zeros((U, ROWS), tl.float32)
+    for turn in range(begin * TURNS, tl.minimum(first, end) * TURNS):
+        t, row = turn // TURNS, first_row + turn % TURNS * ROWS
+        here = (row + sequence < batch)[None, :] & (unit < H)
+        to = _at(t + 1 if KEPT else (t + 1) % 2, row, batch, H)
+        tl.store(hidden + to + own_state, nothing.to(hidden.dtype.element_ty), mask=here)
+        tl.store(cells + to + own_state, nothing, mask=here)
+    begin = tl.maximum(first, begin)
+    known = (sequence < batch - first_row)[None, :] & (unit < H) & (begin > first)
+    c = cells + _at(begin if KEPT else begin % 2, first_row, batch, H) + own_state
+    if TURNS == 2:
+        next_known = (sequence < batch - first_row - ROWS)[None, :] & (unit < H) & (begin > first)
+        next_c = tl.load(c + ROWS * H, mask=next_known, other=0.0)
+    c = tl.load(c, mask=known, other=0.0)
+    for turn in range(begin * TURNS, end * TURNS):
+        t, row = turn // TURNS, first_row + turn % TURNS * ROWS
+        meeting = met + turn % TURNS * APART
+        inside = row + sequence < batch
+        here = inside[None, :] & (unit < H)
+        read = (replica * batch + row + sequence) * steps + t
         if words is not None:
-            at = (replica * batch + row) * steps + t
-            read = replica * vocabulary + tl.load(words + at, mask=inside, other=0).to(tl.int64)
-        else:
-            read = (replica * batch + row) * steps + t
-        begun = ((t >= own) & inside)[:, None]
-        for j in tl.range(0, H, UNITS, num_stages=STAGES):
-            unit = j + tl.arange(0, UNITS)
-            w = weight + unit[None, :] * H + k[:, None]
-            i = _product(h, tl.load(w), None, FAST)
-            f = _product(h, tl.load(w + H * H), None, FAST)
-            g = _product(h, tl.load(w + 2 * H * H), None, FAST)
-            o = _product(h, tl.load(w + 3 * H * H), None, FAST)
-            given = x + read[:, None] * (4 * H) + unit[None, :]
-            i = _sigmoid(i + tl.load(given, mask=begun, other=0.0), FAST)
-            f = _sigmoid(f + tl.load(given + H, mask=begun, other=0.0), FAST)
-            g = _tanh(g + tl.load(given + 2 * H, mask=begun, other=0.0), FAST)
-            o = _sigmoid(o + tl.load(given + 3 * H, mask=begun, other=0.0), FAST)
-            c = tl.load(cells + from_row + unit[None, :], mask=begun, other=0.0)
-            c = tl.where(begun, f * c + i * g, 0.0)
-            new = tl.where(begun, o * _tanh(c, FAST), 0.0)
-            tl.store(cells + to_row + unit[None, :], c, mask=inside[:, None])
-            tl.store(
-                hidden + to_row + unit[None, :],
-                new.to(hidden.dtype.element_ty),
-                mask=inside[:, None],
-            )
-            if KEPT:
-                to = gates + (t * batch + row)[:, None].to(tl.int64) * (4 * H) + unit[None, :]
-                tl.store(to, i.to(gates.dtype.element_ty), mask=begun)
-                tl.store(to + H, f.to(gates.dtype.element_ty), mask=begun)
-                tl.store(to + 2 * H, g.to(gates.dtype.element_ty), mask=begun)
-                tl.store(to + 3 * H, o.to(gates.dtype.element_ty), mask=begun)
-        tl.debug_barrier()  # all threads of the program read what each has written
+            read = tl.load(words + read, mask=inside, other=0).to(tl.int64)
+            read += replica * vocabulary
+        begun = (t >= own)[None, :]
+        given = x + read[None, :] * (4 * H) + line[:, None]
+        given = tl.load(given, mask=begun & (line < 4 * H)[:, None], other=0.0)
+        if t > begin:
+            _wait(meeting, t - begin, PARTS)
+        h = hidden + _at(t if KEPT else t % 2, row, batch, H) + whole_state
+        there = inside[None, :] & (k < H)[:, None] & (t > first)
+        h = tl.load(h, mask=there, other=0.0, cache_modifier=".cg")
+        a = tl.reshape(_product(w, h, given, FAST), (2, U // 8, 2, 8, ROWS))
+        one, other = tl.split(tl.permute(a, (1, 3, 4, 0, 2)))
+        i, g = tl.split(one)
+        f, o = tl.split(other)
+        i = _sigmoid(tl.reshape(i, (U, ROWS)), FAST)
+        f = _sigmoid(tl.reshape(f, (U, ROWS)), FAST)
+        g = _tanh(tl.reshape(g, (U, ROWS)), FAST)
+        o = _sigmoid(tl.reshape(o, (U, ROWS)), FAST)
+        c = tl.where(begun, f * c + i * g, 0.0)
+        new = tl.where(begun, o * _tanh(c, FAST), 0.0)
+        to = _at(t + 1 if KEPT else (t + 1) % 2, row, batch, H)
+        tl.store(hidden + to + own_state, new.to(hidden.dtype.element_ty), mask=here)
+        _arrive(meeting, PARTS)
+        if KEPT:  # which nobody waits for
+            tl.store(cells + to + own_state, c, mask=here)
+            to = gates + _at(t, row, batch, 4 * H) + own_gates
+            begun = begun & (unit < H)
+            tl.store(to, i.to(gates.dtype.element_ty), mask=begun)
+            tl.store(to + H, f.to(gates.dtype.element_ty), mask=begun)
+            tl.store(to + 2 * H, g.to(gates.dtype.element_ty), mask=begun)
+            tl.store(to + 3 * H, o.to(gates.dtype.element_ty), mask=begun)
+        if TURNS == 2:
+            own, next_own, c, next_c = next_own, own, next_c, c
+    if not KEPT:
+        to = cells + _at(end % 2, first_row, batch, H) + own_state
+        tl.store(to, c, mask=(sequence < batch - first_row)[None, :] & (unit < H))
+        if TURNS == 2:
+            known = (sequence < batch - first_row - ROWS)[None, :] & (unit < H)
+            tl.store(to + ROWS * H, next_c, mask=known)
 
 
 @triton.jit(do_not_specialize=ANY)
@@ -237,64 +350,95 @@ def _backward(
     cells,
     gates,
     dgates,
+    sums,
+    met,
     batch,
     steps,
+    tile,
+    begin,
+    end,
+    APART: tl.constexpr,
     H: tl.constexpr,
     ROWS: tl.constexpr,
-    UNITS: tl.constexpr,
+    TURNS: tl.constexpr,
+    PARTS: tl.constexpr,
     FAST: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
-    """dh and dc hold the gradients to the state; they are written over."""
-    replica = tl.program_id(1).to(tl.int64)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = row < batch
-    own, first = _begin(start, replica, row, inside, batch, steps)
-    k = tl.arange(0, H)
-    here = inside[:, None] & (k < H)[None, :]
-    weight += replica * (4 * H * H)
+    """dh and dc hold the gradients to the state; dc is written over."""
+    U: tl.constexpr = H // PARTS
+    part, tile, replica, first_row = _place(tile, batch, ROWS, TURNS, PARTS)
+    own, first = _begin(start, replica, first_row, batch, steps, ROWS)
+    if TURNS == 2:
+        next_own, next_first = _begin(start, replica, first_row + ROWS, batch, steps, ROWS)
+        first = tl.minimum(first, next_first)
+    met += tile * (TURNS * APART)
+    line = tl.arange(0, 4 * U)
+    line = line // U * H + part * U + line % U
+    k = tl.arange(0, H)[:, None]
+    w = tl.load(weight + replica * (4 * H * H) + line[None, :] * H + k)
+    sequence = tl.arange(0, ROWS)[None, :]
+    unit = part * U + tl.arange(0, U)[:, None]
+    own_state = sequence * H + unit
+    own_gates = sequence * (4 * H) + unit
+    dh += (replica * batch + first_row) * H
+    dc += (replica * batch + first_row) * H + own_state
+    sums += (replica * batch + first_row) * (2 * PARTS * H)
     cells += replica * (steps + 1) * batch * H
     gates += replica * steps * batch * (4 * H)
     dgates += replica * steps * batch * (4 * H)
-    state = (replica * batch + row)[:, None] * H
-    nothing = tl.zeros((ROWS, H), dgates.dtype.element_ty)
-    for t in range(0, first):
-        to = dgates + (t * batch + row)[:, None].to(tl.int64) * (4 * H) + k[None, :]
+    nothing = tl.zeros((U, ROWS), dgates.dtype.element_ty)
+    for turn in range(begin * TURNS, tl.minimum(first, end) * TURNS):
+        t, row = turn // TURNS, first_row + turn % TURNS * ROWS
+        here = (row + sequence < batch) & (unit < H)
+        to = dgates + _at(t, row, batch, 4 * H) + own_gates
         for q in tl.static_range(4):
             tl.store(to + q * H, nothing, mask=here)
-    for done in range(0, steps - first):
-        t = steps - 1 - done
-        begun = ((t >= own) & inside)[:, None]
-        at_cell = cells + (t * batch + row)[:, None].to(tl.int64) * H
-        at_gate = (t * batch + row)[:, None].to(tl.int64) * (4 * H)
-        new = tl.zeros((ROWS, H), tl.float32)
-        for j in tl.range(0, H, UNITS, num_stages=STAGES):
-            unit = (j + tl.arange(0, UNITS))[None, :]
-            w = weight + (j + tl.arange(0, UNITS))[:, None] * H + k[None, :]
-            a = gates + at_gate + unit
-            i = tl.load(a, mask=begun, other=0.0).to(tl.float32)
-            f = tl.load(a + H, mask=begun, other=0.0).to(tl.float32)
-            g = tl.load(a + 2 * H, mask=begun, other=0.0).to(tl.float32)
-            o = tl.load(a + 3 * H, mask=begun, other=0.0).to(tl.float32)
-            c_before = tl.load(at_cell + unit, mask=begun, other=0.0)
-            c = _tanh(tl.load(at_cell + batch * H + unit, mask=begun, other=0.0), FAST)
-            dh_own = tl.load(dh + state + unit, mask=begun, other=0.0)
-            dc_own = tl.load(dc + state + unit, mask=begun, other=0.0)
-            dc_own += dh_own * o * (1.0 - c * c)
-            di = (dc_own * g * i * (1.0 - i)).to(dgates.dtype.element_ty)
-            df = (dc_own * c_before * f * (1.0 - f)).to(dgates.dtype.element_ty)
-            dg = (dc_own * i * (1.0 - g * g)).to(dgates.dtype.element_ty)
-            do = (dh_own * c * o * (1.0 - o)).to(dgates.dtype.element_ty)
-            to = dgates + at_gate + unit
-            tl.store(to, di, mask=inside[:, None])
-            tl.store(to + H, df, mask=inside[:, None])
-            tl.store(to + 2 * H, dg, mask=inside[:, None])
-            tl.store(to + 3 * H, do, mask=inside[:, None])
-            tl.store(dc + state + unit, dc_own * f, mask=inside[:, None])
-            new = _product(di, tl.load(w), new, FAST)
-            new = _product(df, tl.load(w + H * H), new, FAST)
-            new = _product(dg, tl.load(w + 2 * H * H), new, FAST)
-            new = _product(do, tl.load(w + 3 * H * H), new, FAST)
-        tl.debug_barrier()  # everybody has read the old gradient
-        tl.store(dh + state + k[None, :], new, mask=here)
-        tl.debug_barrier()
+    known = (sequence < batch - first_row) & (unit < H)
+    dc_own = tl.load(dc, mask=known, other=0.0)
+    if TURNS == 2:
+        next_known = (sequence < batch - first_row - ROWS) & (unit < H)
+        next_dc = tl.load(dc + ROWS * H, mask=next_known, other=0.0)
+    for turn in range(0, (end - tl.maximum(first, begin)) * TURNS):
+        done, away = turn // TURNS, turn % TURNS * ROWS
+        t, row = end - 1 - done, first_row + away
+        meeting = met + turn % TURNS * APART
+        inside = row + sequence < batch
+        here = inside & (unit < H)
+        begun = (t >= own)[None, :] & here
+        a = gates + _at(t, row, batch, 4 * H) + own_gates
+        i = tl.load(a, mask=begun, other=0.0).to(tl.float32)
+        f = tl.load(a + H, mask=begun, other=0.0).to(tl.float32)
+        g = tl.load(a + 2 * H, mask=begun, other=0.0).to(tl.float32)
+        o = tl.load(a + 3 * H, mask=begun, other=0.0).to(tl.float32)
+        c_before = cells + _at(t, row, batch, H) + own_state
+        c_before = tl.load(c_before, mask=begun, other=0.0)
+        c = cells + _at(t + 1, row, batch, H) + own_state
+        c = _tanh(tl.load(c, mask=begun, other=0.0), FAST)
+        dh_own = tl.load(dh + away * H + own_state, mask=begun & (t == steps - 1), other=0.0)
+        if done > 0:
+            _wait(meeting, done, PARTS)
+        added = begun & (t < steps - 1)
+        apart = sums + away * (2 * PARTS * H) + sequence * (2 * PARTS * H)
+        for q in tl.static_range(PARTS):
+            a = apart + ((t + 1) % 2 * PARTS + q) * H + unit
+            dh_own += tl.load(a, mask=added, other=0.0, cache_modifier=".cg")
+        dc_own = tl.where(begun, dc_own, 0.0) + dh_own * o * (1.0 - c * c)
+        di = (dc_own * g * i * (1.0 - i)).to(dgates.dtype.element_ty)
+        df = (dc_own * c_before * f * (1.0 - f)).to(dgates.dtype.element_ty)
+        dg = (dc_own * i * (1.0 - g * g)).to(dgates.dtype.element_ty)
+        do = (dh_own * c * o * (1.0 - o)).to(dgates.dtype.element_ty)
+        dc_own *= f
+        d = tl.permute(tl.join(tl.join(di, dg), tl.join(df, do)), (2, 3, 0, 1))
+        added = _product(w, tl.reshape(d, (4 * U, ROWS)), None, FAST)
+        tl.store(apart + (t % 2 * PARTS + part) * H + k, added, mask=inside & (k < H))
+        _arrive(meeting, PARTS)
+        to = dgates + _at(t, row, batch, 4 * H) + own_gates  # which nobody waits for
+        tl.store(to, di, mask=here)
+        tl.store(to + H, df, mask=here)
+        tl.store(to + 2 * H, dg, mask=here)
+        tl.store(to + 3 * H, do, mask=here)
+        if TURNS == 2:
+            own, next_own, dc_own, next_dc = next_own, own, next_dc, dc_own
+    tl.store(dc, dc_own, mask=known)
+    if TURNS == 2:
+        tl.store(dc + ROWS * H, next_dc, mask=next_known)
