@@ -173,6 +173,31 @@ def test_ties_everywhere(n):
     check(x, draw(1, 33, 7), Padded((1, 2, n), x.device))
 
 
+class Nothing:
+    """In place of a kernel."""
+
+    def __getitem__(self, grid):
+        return lambda *_, **__: None
+
+
+@pytest.mark.parametrize("tied", ["every column", "a few", "one group", "some of each"])
+def test_ties_of_large_packed_sets(tied, monkeypatch):
+    """They are sorted in turns: the second one where a tile has many columns with ties."""
+    if tied == "every column":  # nothing is left to do
+        monkeypatch.setattr(pool, "_break_ties", Nothing())
+    sizes = [129, 3, 0, 140] if CPU else [129, 3, 0, 140, 256, 300, 512, 600, 1024, 1000, 1500]
+    offsets = torch.tensor([0, *sizes], device=DEVICE).cumsum(0)
+    x = draw(1, sum(sizes), 48)
+    if tied in ("every column", "some of each"):
+        x = (2 * x).round()
+    if tied in ("one group", "some of each"):
+        x[..., ::2] = draw(1, sum(sizes), 24).relu()
+    if tied == "a few":
+        x[..., 7] = x[..., 7].round()
+        x[..., 40] = 1.0
+    check(x, draw(1, 48, 5), Packed((1, len(sizes), x.shape[1]), x.device, offsets))
+
+
 @pytest.mark.parametrize("kind", ["full", "lengths", "mask"])
 @pytest.mark.parametrize("n", [5] if CPU else [1, 2, 4, 5, 8, 12, 13, 16])
 def test_very_small_sets(n, kind):
