@@ -20,8 +20,8 @@ from ..shapes import (
 from . import large
 from .counts import cdiv
 from .moves import scatter
-from .piecewise import load_weights
-from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
+from .piecewise import FEW, load_weights
+from .pull import SMALL, is_of_small, sum_knots, sum_ranked, unpool_rows
 from .rest import clear_rest
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
 from .sorting import (
@@ -325,7 +325,8 @@ def _transposed(weight: Tensor) -> Tensor:
 
 def _knots(weight: Tensor, sets: Sets) -> Tensor:
     """Knots (G, k, D) for a kernel that knows the ranks: small sets read them again and again."""
-    return _transposed(weight) if sets.length <= SMALL else weight.float().transpose(1, 2)
+    small = sets.length <= SMALL or is_of_small(sets) and weight.shape[-1] <= FEW.value
+    return _transposed(weight) if small else weight.float().transpose(1, 2)
 
 
 def _new_ranks(x: Tensor, sets: Sets, offsets: Tensor | None) -> Tensor:

@@ -11,7 +11,16 @@ import triton.language as tl
 from torch import Tensor
 
 from .counts import cdiv, power_of_2
-from .piecewise import LOADED, find_weights, knot_of, load_knots, load_weights
+from .piecewise import (
+    FEW,
+    LOADED,
+    find_weights,
+    knot_of,
+    load_few,
+    load_knots,
+    load_weights,
+    select_weights,
+)
 from .rest import clear_rest
 from .sets import ANY, Sets, find, index, is_element, is_wide, near, origin, program, strides
 
@@ -29,6 +38,11 @@ def split_rows(sets: Sets, rows: int) -> int:
         return cdiv(sets.length, rows)
     mean = cdiv(sets.length, max(sets.batch, 1))
     return min(64, cdiv(2 * mean, rows))  # most sets are done in one turn
+
+
+def is_of_small(sets: Sets) -> bool:
+    """Packed sets that mostly fit into one tile."""
+    return sets.packed and sets.length <= ROWS * sets.batch
 
 
 @triton.jit
@@ -114,7 +128,10 @@ def _unpool(
     packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     w_ptr += g * stride_g
     z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
-    w = load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP)
+    if KP <= FEW:
+        w = load_few(w_ptr, d, dim, stride_k, stride_d, KP)
+    else:
+        w = load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP)
     r = (pid % split) * BR
     owned = rows if offsets_ptr is not None else length
     while r < owned:
@@ -123,8 +140,13 @@ def _unpool(
         stored = (row < owned) & (d < dim)
         element = is_element(row, first, rows, mask_ptr) & stored
         rank = load_ranks(rank_ptr, at, row, d, element)
-        x = find_weights(w, w_ptr, rank, size, d, element, knots, stride_k, stride_d, KP) * z
-        tl.store(x_ptr + at, tl.where(element, x, 0.0), mask=stored)
+        if KP <= FEW:
+            x = select_weights(w, rank, size) * z
+        else:
+            x = find_weights(w, w_ptr, rank, size, d, element, knots, stride_k, stride_d, KP) * z
+        if offsets_ptr is None:  # packed sets have no padding
+            x = tl.where(element, x, 0.0)
+        tl.store(x_ptr + at, x, mask=stored)
         r += split * BR
 
 
@@ -144,11 +166,18 @@ def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets) -> 
                 *(*tensors, share, rows, FEATURES), num_warps=1
             )
         else:
-            split = split_rows(sets, ROWS)
+            rows, warps, registers = ROWS, WARPS, REGISTERS
+            tile = knots_tile(knots)
+            if knots <= FEW.value:
+                tile, registers = knots, 96  # a thread has them all
+            if is_of_small(sets) and knots <= FEW.value:  # a tile of fewer rows is less often empty
+                rows, warps, split = ROWS // 2, WARPS // 2, 1
+            else:
+                split = split_rows(sets, rows)
             _unpool[sets.grid(sets.batch * split, FEATURES)](
-                *(*tensors, split, is_wide(x), knots_tile(knots), ROWS, FEATURES),
-                num_warps=WARPS,
-                maxnreg=REGISTERS,
+                *(*tensors, split, is_wide(x), tile, rows, FEATURES),
+                num_warps=warps,
+                maxnreg=registers,
             )
     return clear_rest(x, sets)
 
