@@ -269,20 +269,82 @@ def _sum_knots(
         tl.store(at, total, mask=(k < knots) & (d < dim))
 
 
+@triton.jit
+def _nothing(K: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr):
+    totals = ()
+    for _ in tl.static_range(K):
+        totals = totals + (tl.zeros((BR, BD), tl.float32),)
+    return totals
+
+
+@triton.jit
+def _add_to_knots(totals, x, left, beyond):
+    """Each number by the hats of the knots next to it, where each knot has a tile of its own."""
+    out = ()
+    for k in tl.static_range(len(totals)):
+        hat = tl.where(left == k, 1 - beyond, tl.where(left == k - 1, beyond, 0.0))
+        out = out + (totals[k] + hat * x,)
+    return out
+
+
+@triton.jit(do_not_specialize=(*ANY[:-1], "split", "share"))
+def _sum_few(
+    z_ptr,
+    sorted_ptr,
+    part_ptr,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    split,
+    share,
+    WIDE: tl.constexpr,
+    K: tl.constexpr,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """``_sum_knots`` for sets of many sizes and K knots, so few that a thread adds to them all."""
+    g, part, d = program(dim, BD)
+    start = part // split * share
+    totals = _nothing(K, BR, BD)
+    for b in range(start, tl.minimum(start + share, batch)):
+        _, first, _, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
+        for r in range((part % split) * BR, size, split * BR):
+            row = r + tl.arange(0, BR)[:, None]
+            x = _weigh(z_ptr, sorted_ptr, b, g, first, row, size, d, batch, dim, WIDE)
+            left, beyond = knot_of(row, size, K)
+            totals = _add_to_knots(totals, x, left, beyond)
+    parts = tl.num_programs(0) // tl.cdiv(dim, BD)
+    for k in tl.static_range(K):
+        at = part_ptr + ((g * parts + part) * K + k) * dim + d
+        tl.store(at, tl.sum(totals[k], axis=0)[None, :], mask=d < dim)
+
+
 def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.dtype) -> Tensor:
     """The gradient to the knots, (G, D, k), from x in sorted order."""
+    few = sets.packed and knots <= FEW.value
     rows = 16 if sets.length <= 16 else 32
-    split = split_rows(sets, rows)
+    split = 1 if few and is_of_small(sets) else split_rows(sets, rows)
     programs = sets.replicas * sets.batch * split * cdiv(sets.dim, FEATURES)
-    share = min(SHARED, max(1, programs // PROGRAMS))
+    share = min(SHARED, max(1, programs // (4 * PROGRAMS if few else PROGRAMS)))
     parts = cdiv(sets.batch, share) * split
-    tile = min(LOADED.value, knots_tile(knots))
     sums = z.new_empty(sets.replicas, parts, knots, sets.dim, dtype=torch.float32)
-    if sums.numel():
-        with torch.cuda.device_of(z):
-            _sum_knots[sets.grid(parts, FEATURES)](
-                *(z.contiguous(), ordered, sums, *sets.args, knots, split, share),
-                *(is_wide(ordered), tile, rows, FEATURES),
+    if not sums.numel():
+        return _finished(sums, dtype)
+    tensors, grid = (z.contiguous(), ordered, sums, *sets.args), sets.grid(parts, FEATURES)
+    with torch.cuda.device_of(z):
+        if few:
+            _sum_few[grid](
+                *(*tensors, split, share, is_wide(ordered), knots, rows, FEATURES),
+                num_warps=2 if knots <= 5 else 4,
+            )
+        else:
+            tile = min(LOADED.value, knots_tile(knots))
+            _sum_knots[grid](
+                *(*tensors, knots, split, share, is_wide(ordered), tile, rows, FEATURES),
                 num_warps=2,
             )
     return _finished(sums, dtype)
