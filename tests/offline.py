@@ -5,6 +5,7 @@ the same arguments, and the functions that launch run as they are, on CPU tensor
 """
 
 import sys
+from itertools import product
 
 import torch
 import triton
@@ -54,9 +55,9 @@ def pool() -> None:
     for log in pool.TILES:
         x, weight = torch.randn(1, 1, 1 << log, 48), torch.randn(1, 48, 5)
         pool.pool(x, weight, None, None, None, True, True)
-    weight = torch.randn(1, 16, 5)
     kinds = [(8, "full"), (40, "mask"), (300, "lengths"), (40, "offsets"), (1025, "own")]
-    for n, kind in kinds:
+    for (n, kind), knots in product(kinds, (5, 8, 20)):  # in registers, and looked up
+        weight = torch.randn(1, 16, knots)
         packed = kind in ("offsets", "own")
         x = torch.randn(1, n, 16) if packed else torch.randn(1, 1, n, 16)
         if kind == "mask":
@@ -71,7 +72,7 @@ def pool() -> None:
         }[kind]
         _, ranks, kept = pool.pool(x, weight, *sets, True, True)
         pool.pull(z, x, weight, ranks, kept, *sets)
-        pool.knots(z, x, ranks, *sets, 5, torch.float32)
+        pool.knots(z, x, ranks, *sets, knots, torch.float32)
         pool.pool_ranked(x, weight, ranks, *sets)
         moves.to_ranks(x, ranks, *sets)
         moves.from_ranks(x, ranks, *sets)

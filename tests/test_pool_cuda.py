@@ -173,6 +173,31 @@ def test_ties_everywhere(n):
     check(x, draw(1, 33, 7), Padded((1, 2, n), x.device))
 
 
+class Nothing:
+    """In place of a kernel."""
+
+    def __getitem__(self, grid):
+        return lambda *_, **__: None
+
+
+@pytest.mark.parametrize("tied", ["every column", "a few", "one group", "some of each"])
+def test_ties_of_large_packed_sets(tied, monkeypatch):
+    """They are sorted in turns: the second one where a tile has many columns with ties."""
+    if tied == "every column":  # nothing is left to do
+        monkeypatch.setattr(pool, "_break_ties", Nothing())
+    sizes = [129, 3, 0, 140] if CPU else [129, 3, 0, 140, 256, 300, 512, 600, 1024, 1000, 1500]
+    offsets = torch.tensor([0, *sizes], device=DEVICE).cumsum(0)
+    x = draw(1, sum(sizes), 48)
+    if tied in ("every column", "some of each"):
+        x = (2 * x).round()
+    if tied in ("one group", "some of each"):
+        x[..., ::2] = draw(1, sum(sizes), 24).relu()
+    if tied == "a few":
+        x[..., 7] = x[..., 7].round()
+        x[..., 40] = 1.0
+    check(x, draw(1, 48, 5), Packed((1, len(sizes), x.shape[1]), x.device, offsets))
+
+
 @pytest.mark.parametrize("kind", ["full", "lengths", "mask"])
 @pytest.mark.parametrize("n", [5] if CPU else [1, 2, 4, 5, 8, 12, 13, 16])
 def test_very_small_sets(n, kind):
@@ -203,10 +228,38 @@ def test_half_precision(dtype, n, big, request):
     check(draw(1, 3, n, 4, dtype=dtype), draw(1, 4, 7), layout, tolerance=eps)
 
 
-@pytest.mark.parametrize("knots", [1, 2, 20, 33, 70, 200])
+@pytest.mark.parametrize("knots", [1, 2, 3, 8, 9, 20, 33, 70, 200])
 @pytest.mark.parametrize("n", [11, 40])
 def test_any_number_of_knots(knots, n):
     check(draw(1, 3, n, 4), draw(1, 4, knots), Padded((1, 3, n), torch.device(DEVICE)))
+
+
+@pytest.mark.parametrize("knots", [1, 2, 5, 8, 20])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("step", [3, 17] if CPU else [3, 17, 300, 10_007])
+def test_a_rank_on_a_knot_has_its_weight(knots, packed, step):
+    """Not one that is rounded otherwise."""
+    n, weight = 1 + max(knots - 1, 1) * step, draw(1, 5, knots)
+    offsets = torch.tensor([0, n, n + 3], device=DEVICE) if packed else None
+    rows = n + 3 if packed else n
+    ranks = torch.arange(n, device=DEVICE, dtype=torch.int32)
+    ranks = torch.cat((ranks.flip(0), ranks[: rows - n]))[:, None].expand(rows, 5)
+    z = torch.ones(1, 1 + packed, 5, device=DEVICE)
+    ranks = ranks[None] if packed else ranks[None, None]
+    f = pool.unpool(z, weight, ranks, None, None, offsets, rows).view(rows, 5)
+    on_knots = f[:n].flip(0)[:: step if knots > 1 else n]
+    assert torch.equal(on_knots, weight[0].T)
+
+
+def test_small_packed_sets_in_small_tiles():
+    """And a larger one among them, which one program has in turns."""
+    sizes = torch.tensor([5, 31, 0, 33, 100, *[9] * 8], device=DEVICE)
+    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    x = draw(2, int(offsets[-1]), 35)
+    layout = Packed((2, 13, x.shape[1]), x.device, offsets)
+    assert pull.is_of_small(sets.Sets(x.shape, None, None, offsets))
+    for knots in (5, 9):
+        check(x, draw(2, 35, knots), layout)
 
 
 def test_strides_without_a_copy():

@@ -20,8 +20,8 @@ from ..shapes import (
 from . import large
 from .counts import cdiv
 from .moves import scatter
-from .piecewise import load_weights
-from .pull import SMALL, sum_knots, sum_ranked, unpool_rows
+from .piecewise import FEW, load_weights
+from .pull import SMALL, is_of_small, sum_knots, sum_ranked, unpool_rows
 from .rest import clear_rest
 from .sets import ANY, Sets, find, is_element, near, origin, program, strides
 from .sorting import (
@@ -32,6 +32,7 @@ from .sorting import (
     rank_again,
     sort_tile,
     take_places,
+    tie_key,
     value_of,
 )
 
@@ -44,7 +45,7 @@ TILES = {
     6: (4, 2, 32, 4, 80),
     7: (5, 2, 32, 4, 128),
     8: (5, 3, 32, 8, 128),
-    9: (4, 5, 8, 8, None),
+    9: (4, 5, 8, 8, 128),
     10: (5, 5, 16, 16, None),
 }
 # For padded sets of different lengths, by the largest: few, as each is a launch, near most sets.
@@ -68,6 +69,41 @@ def _refuse(y_ptr, rank_ptr, sorted_ptr, at, first, rows, d, dim, BN: tl.constex
             tl.store(rank_ptr + place, row.to(rank_ptr.dtype.element_ty), mask=inside)
         if sorted_ptr is not None:
             tl.store(sorted_ptr + place, float("nan"), mask=inside)
+
+
+@triton.jit
+def _give_sorted(
+    w_ptr, y_ptr, sorted_ptr, largest_first, row, size, d, inside, knots, dim, dtype: tl.constexpr
+):
+    """The numbers of a set in sorted order, and their weighted sum, where they are asked for."""
+    if w_ptr is not None or sorted_ptr is not None:
+        ranked = value_of(largest_first, dtype)
+        if sorted_ptr is not None:
+            tl.store(sorted_ptr + (row * dim + d), ranked, mask=inside)
+        if w_ptr is not None:
+            weight = load_weights(w_ptr, row, size, d, inside, knots, dim)
+            y = tl.sum(tl.where(inside, weight * ranked.to(tl.float32), 0.0), axis=0)[None, :]
+            tl.store(y_ptr, y, mask=d < dim)
+
+
+@triton.jit
+def _first_ties(rank, size, inside, element, BD: tl.constexpr):
+    """Equal numbers that are one group of a column in order, and which columns have still ties."""
+    total = size * (size - 1) // 2  # of the ranks of a column without ties
+    counted = tl.where(element, rank, 0)
+    tied = (inside & (tl.sum(counted, axis=0)[None, :] < total)).to(tl.int32)
+    if _agreed(tl.sum(tied) > BD // 4):  # fewer are left to _break_ties
+        rank, tied = one_group(tl.where(element, rank, -1), size, inside)
+    return rank, tied
+
+
+@triton.jit
+def _agreed(yes):
+    """What a program agrees on, by an instruction that has one result for all threads of a warp.
+
+    The compiler sees that they stay together, and makes shuffles for no other case.
+    """
+    return tl.max(tl.zeros((32,), tl.int32) + yes.to(tl.int32)) > 0
 
 
 @triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
@@ -100,7 +136,11 @@ def _pool(
     LOGC: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Sets of more than ``above`` rows, and at most those of the tile; the last refuses others."""
+    """Sets of more than ``above`` rows, and at most those of the tile; the last refuses others.
+
+    Packed sets are often graphs, where most columns have ties. Large ones sort such a tile in a
+    second turn by rank and row, with the code of the first: there are no registers for two sorts.
+    """
     BN: tl.constexpr = 1 << (LOGR + LOGC)
     g, b, d = program(dim, BD)
     if number_ptr is not None:
@@ -117,42 +157,64 @@ def _pool(
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     x = tl.load(x_ptr + row * stride_n + d * stride_d, mask=element, other=0.0)
     key = tl.where(element, key_of(x, row), LOWEST)
-    largest_first = sort_tile(key, LOGR, LOGC, BD)
-    inside = (row < size) & (d < dim)
-    at = row * dim + d
-    if w_ptr is not None or sorted_ptr is not None:
-        ranked = value_of(largest_first, x.dtype)
-        if sorted_ptr is not None:
-            tl.store(sorted_ptr + first * dim + at, ranked, mask=inside)
-        if w_ptr is not None:
-            weight = load_weights(w_ptr + g * knots * dim, row, size, d, inside, knots, dim)
-            y = tl.sum(tl.where(inside, weight * ranked.to(tl.float32), 0.0), axis=0)[None, :]
-            tl.store(y_ptr + (g * batch + b) * dim + d, y, mask=d < dim)
+    if w_ptr is not None:
+        w_ptr += g * knots * dim
+        y_ptr += (g * batch + b) * dim + d
+    if sorted_ptr is not None:
+        sorted_ptr += first * dim
     if rank_ptr is not None:
         rank_ptr += first * dim
-        rank = count_larger(largest_first, key, LOGR + LOGC, BD)
-        if x.dtype.primitive_bitwidth > 16:  # smaller keys know their rows
-            total = size * (size - 1) // 2  # of the ranks of a column without ties
-            counted = tl.where(element, rank, 0)
-            if AGAIN:  # a warp has one sum for all features sooner than one for each
-                if tl.sum(counted) < total * tl.sum((d < dim).to(tl.int32)):
-                    if LOGC == 0:
-                        rank = take_places(rank, LOGR, BD)
-                    else:
-                        rank = rank_again(rank, row, element, LOGR, LOGC, BD)
-            else:
-                tied = ((d < dim) & (tl.sum(counted, axis=0)[None, :] < total)).to(tl.int32)
-                if tl.sum(tied) > BD // 4:  # fewer are left to _break_ties
-                    rank, tied = one_group(tl.where(element, rank, -1), size, d < dim)
-                tl.store(tie_ptr + (g * batch + b) * dim + d, tied, mask=d < dim)
-        if offsets_ptr is None and mask_ptr is None:  # padding comes last, by position
-            rank = tl.where(element, rank, row)
-            element = (row < length) & (d < dim)
-        tl.store(rank_ptr + at, rank.to(rank_ptr.dtype.element_ty), mask=element)
-        if FILL:
-            for r in range(BN, length, BN):
-                last = (r + row + d * 0).to(rank_ptr.dtype.element_ty)
-                tl.store(rank_ptr + r * dim + at, last, mask=(r + row < length) & (d < dim))
+    if tie_ptr is not None:
+        tie_ptr += (g * batch + b) * dim + d
+    if (offsets_ptr is not None) & (tie_ptr is not None):
+        turn = 0
+        while turn >= 0:
+            largest_first = sort_tile(key, LOGR, LOGC, BD)
+            # The same number of rows once more, so that the compiler makes what depends on it here
+            # again: all turns long there are no registers for addresses and weights.
+            _, _, same, _ = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
+            row_again = row + (same - rows)
+            valid = (row_again < size) & (d < dim)
+            if turn == 0:
+                _give_sorted(
+                    *(w_ptr, y_ptr, sorted_ptr, largest_first, row_again, size, d, valid),
+                    *(knots, dim, x.dtype),
+                )
+            rank = count_larger(largest_first, key, LOGR + LOGC, BD)
+            rank, tied = _first_ties(rank, size, d < dim, valid, BD)
+            tl.store(tie_ptr, tied, mask=d < dim)
+            turn = tl.where(_agreed(tl.sum(tied) > BD // 4), turn + 1, -1)
+            key = tie_key(rank, row_again, valid, LOGR + LOGC)
+        rank = -key >> (LOGR + LOGC)
+        tl.store(rank_ptr + (row * dim + d), rank.to(rank_ptr.dtype.element_ty), mask=element)
+    else:
+        largest_first = sort_tile(key, LOGR, LOGC, BD)
+        inside = (row < size) & (d < dim)
+        _give_sorted(
+            *(w_ptr, y_ptr, sorted_ptr, largest_first, row, size, d, inside, knots, dim, x.dtype)
+        )
+        if rank_ptr is not None:
+            rank = count_larger(largest_first, key, LOGR + LOGC, BD)
+            if x.dtype.primitive_bitwidth > 16:  # smaller keys know their rows
+                if AGAIN:  # a warp has one sum for all features sooner than one for each
+                    total = size * (size - 1) // 2 * tl.sum((d < dim).to(tl.int32))
+                    if tl.sum(tl.where(element, rank, 0)) < total:
+                        if LOGC == 0:
+                            rank = take_places(rank, LOGR, BD)
+                        else:
+                            rank = rank_again(rank, row, element, LOGR, LOGC, BD)
+                else:
+                    rank, tied = _first_ties(rank, size, d < dim, element, BD)
+                    tl.store(tie_ptr, tied, mask=d < dim)
+            if offsets_ptr is None and mask_ptr is None:  # padding comes last, by position
+                rank = tl.where(element, rank, row)
+                element = (row < length) & (d < dim)
+            at = row * dim + d
+            tl.store(rank_ptr + at, rank.to(rank_ptr.dtype.element_ty), mask=element)
+            if FILL:
+                for r in range(BN, length, BN):
+                    last = (r + row + d * 0).to(rank_ptr.dtype.element_ty)
+                    tl.store(rank_ptr + r * dim + at, last, mask=(r + row < length) & (d < dim))
 
 
 @triton.jit(do_not_specialize=(*ANY, "above"))
@@ -263,7 +325,8 @@ def _transposed(weight: Tensor) -> Tensor:
 
 def _knots(weight: Tensor, sets: Sets) -> Tensor:
     """Knots (G, k, D) for a kernel that knows the ranks: small sets read them again and again."""
-    return _transposed(weight) if sets.length <= SMALL else weight.float().transpose(1, 2)
+    small = sets.length <= SMALL or is_of_small(sets) and weight.shape[-1] <= FEW.value
+    return _transposed(weight) if small else weight.float().transpose(1, 2)
 
 
 def _new_ranks(x: Tensor, sets: Sets, offsets: Tensor | None) -> Tensor:

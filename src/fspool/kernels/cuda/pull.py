@@ -11,7 +11,16 @@ import triton.language as tl
 from torch import Tensor
 
 from .counts import cdiv, power_of_2
-from .piecewise import LOADED, find_weights, knot_of, load_knots, load_weights
+from .piecewise import (
+    FEW,
+    LOADED,
+    find_weights,
+    knot_of,
+    load_few,
+    load_knots,
+    load_weights,
+    select_weights,
+)
 from .rest import clear_rest
 from .sets import ANY, Sets, find, index, is_element, is_wide, near, origin, program, strides
 
@@ -29,6 +38,11 @@ def split_rows(sets: Sets, rows: int) -> int:
         return cdiv(sets.length, rows)
     mean = cdiv(sets.length, max(sets.batch, 1))
     return min(64, cdiv(2 * mean, rows))  # most sets are done in one turn
+
+
+def is_of_small(sets: Sets) -> bool:
+    """Packed sets that mostly fit into one tile."""
+    return sets.packed and sets.length <= ROWS * sets.batch
 
 
 @triton.jit
@@ -114,7 +128,10 @@ def _unpool(
     packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
     w_ptr += g * stride_g
     z = tl.load(z_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0.0).to(tl.float32)
-    w = load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP)
+    if KP <= FEW:
+        w = load_few(w_ptr, d, dim, stride_k, stride_d, KP)
+    else:
+        w = load_knots(w_ptr, d, knots, dim, stride_k, stride_d, KP)
     r = (pid % split) * BR
     owned = rows if offsets_ptr is not None else length
     while r < owned:
@@ -123,8 +140,13 @@ def _unpool(
         stored = (row < owned) & (d < dim)
         element = is_element(row, first, rows, mask_ptr) & stored
         rank = load_ranks(rank_ptr, at, row, d, element)
-        x = find_weights(w, w_ptr, rank, size, d, element, knots, stride_k, stride_d, KP) * z
-        tl.store(x_ptr + at, tl.where(element, x, 0.0), mask=stored)
+        if KP <= FEW:
+            x = select_weights(w, rank, size) * z
+        else:
+            x = find_weights(w, w_ptr, rank, size, d, element, knots, stride_k, stride_d, KP) * z
+        if offsets_ptr is None:  # packed sets have no padding
+            x = tl.where(element, x, 0.0)
+        tl.store(x_ptr + at, x, mask=stored)
         r += split * BR
 
 
@@ -144,11 +166,18 @@ def unpool_rows(z: Tensor, weight: Tensor, ranks: Tensor | None, sets: Sets) -> 
                 *(*tensors, share, rows, FEATURES), num_warps=1
             )
         else:
-            split = split_rows(sets, ROWS)
+            rows, warps, registers = ROWS, WARPS, REGISTERS
+            tile = knots_tile(knots)
+            if knots <= FEW.value:
+                tile, registers = knots, 96  # a thread has them all
+            if is_of_small(sets) and knots <= FEW.value:  # a tile of fewer rows is less often empty
+                rows, warps, split = ROWS // 2, WARPS // 2, 1
+            else:
+                split = split_rows(sets, rows)
             _unpool[sets.grid(sets.batch * split, FEATURES)](
-                *(*tensors, split, is_wide(x), knots_tile(knots), ROWS, FEATURES),
-                num_warps=WARPS,
-                maxnreg=REGISTERS,
+                *(*tensors, split, is_wide(x), tile, rows, FEATURES),
+                num_warps=warps,
+                maxnreg=registers,
             )
     return clear_rest(x, sets)
 
@@ -240,20 +269,82 @@ def _sum_knots(
         tl.store(at, total, mask=(k < knots) & (d < dim))
 
 
+@triton.jit
+def _nothing(K: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr):
+    totals = ()
+    for _ in tl.static_range(K):
+        totals = totals + (tl.zeros((BR, BD), tl.float32),)
+    return totals
+
+
+@triton.jit
+def _add_to_knots(totals, x, left, beyond):
+    """Each number by the hats of the knots next to it, where each knot has a tile of its own."""
+    out = ()
+    for k in tl.static_range(len(totals)):
+        hat = tl.where(left == k, 1 - beyond, tl.where(left == k - 1, beyond, 0.0))
+        out = out + (totals[k] + hat * x,)
+    return out
+
+
+@triton.jit(do_not_specialize=(*ANY[:-1], "split", "share"))
+def _sum_few(
+    z_ptr,
+    sorted_ptr,
+    part_ptr,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    split,
+    share,
+    WIDE: tl.constexpr,
+    K: tl.constexpr,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """``_sum_knots`` for sets of many sizes and K knots, so few that a thread adds to them all."""
+    g, part, d = program(dim, BD)
+    start = part // split * share
+    totals = _nothing(K, BR, BD)
+    for b in range(start, tl.minimum(start + share, batch)):
+        _, first, _, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
+        for r in range((part % split) * BR, size, split * BR):
+            row = r + tl.arange(0, BR)[:, None]
+            x = _weigh(z_ptr, sorted_ptr, b, g, first, row, size, d, batch, dim, WIDE)
+            left, beyond = knot_of(row, size, K)
+            totals = _add_to_knots(totals, x, left, beyond)
+    parts = tl.num_programs(0) // tl.cdiv(dim, BD)
+    for k in tl.static_range(K):
+        at = part_ptr + ((g * parts + part) * K + k) * dim + d
+        tl.store(at, tl.sum(totals[k], axis=0)[None, :], mask=d < dim)
+
+
 def sum_knots(z: Tensor, ordered: Tensor, sets: Sets, knots: int, dtype: torch.dtype) -> Tensor:
     """The gradient to the knots, (G, D, k), from x in sorted order."""
+    few = sets.packed and knots <= FEW.value
     rows = 16 if sets.length <= 16 else 32
-    split = split_rows(sets, rows)
+    split = 1 if few and is_of_small(sets) else split_rows(sets, rows)
     programs = sets.replicas * sets.batch * split * cdiv(sets.dim, FEATURES)
-    share = min(SHARED, max(1, programs // PROGRAMS))
+    share = min(SHARED, max(1, programs // (4 * PROGRAMS if few else PROGRAMS)))
     parts = cdiv(sets.batch, share) * split
-    tile = min(LOADED.value, knots_tile(knots))
     sums = z.new_empty(sets.replicas, parts, knots, sets.dim, dtype=torch.float32)
-    if sums.numel():
-        with torch.cuda.device_of(z):
-            _sum_knots[sets.grid(parts, FEATURES)](
-                *(z.contiguous(), ordered, sums, *sets.args, knots, split, share),
-                *(is_wide(ordered), tile, rows, FEATURES),
+    if not sums.numel():
+        return _finished(sums, dtype)
+    tensors, grid = (z.contiguous(), ordered, sums, *sets.args), sets.grid(parts, FEATURES)
+    with torch.cuda.device_of(z):
+        if few:
+            _sum_few[grid](
+                *(*tensors, split, share, is_wide(ordered), knots, rows, FEATURES),
+                num_warps=2 if knots <= 5 else 4,
+            )
+        else:
+            tile = min(LOADED.value, knots_tile(knots))
+            _sum_knots[grid](
+                *(*tensors, knots, split, share, is_wide(ordered), tile, rows, FEATURES),
                 num_warps=2,
             )
     return _finished(sums, dtype)

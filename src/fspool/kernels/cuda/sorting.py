@@ -221,7 +221,13 @@ def take_places(rank, LOGR: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
+def tie_key(rank, row, element, LOG: tl.constexpr):
+    """Integers that sort elements of one set by rank, and those of equal rank by row."""
+    return tl.where(element, -((rank << LOG) | row), LOWEST)
+
+
+@triton.jit
 def rank_again(rank, row, element, LOGR: tl.constexpr, LOGC: tl.constexpr, BD: tl.constexpr):
     """Equal elements all have the rank of their first one: let them follow one another by row."""
-    key = tl.where(element, -((rank << (LOGR + LOGC)) | row), LOWEST)
+    key = tie_key(rank, row, element, LOGR + LOGC)
     return count_larger(sort_tile(key, LOGR, LOGC, BD), key, LOGR + LOGC, BD)
