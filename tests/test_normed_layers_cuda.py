@@ -32,7 +32,7 @@ def small_tiles(monkeypatch):
         monkeypatch.setattr(norms, "PARTS", 2)
         monkeypatch.setattr(norms, "MOST", 4)
         monkeypatch.setattr(norms, "PROGRAMS", 8)
-        monkeypatch.setattr(kernels, "ROWS", 16)
+        monkeypatch.setattr(kernels, "TILES", {64: (16, 4)})
         monkeypatch.setattr(kernels, "MOST", 3)
         monkeypatch.setattr(kernels, "PROGRAMS", 6)
 
@@ -160,10 +160,10 @@ def test_parts_and_tiles_of_them(length):
 @pytest.mark.usefixtures("small_tiles")
 def test_the_rows_are_shared_out_as_meant():
     if DEVICE == "cpu":
-        assert kernels.share_products(2, 200) == (6, 3, 16, 0)  # programs, parts, rows
-        assert kernels.share_products(6, 200) == (6, 1, 16, 0)
+        assert kernels.share_products(2, 200, 16) == (6, 3, 16, 0)  # programs, parts, rows
+        assert kernels.share_products(6, 200, 16) == (6, 1, 16, 0)
     for groups, length in ((1, 1), (200, 4608), (1, 50_000), (3, 333)):
-        grid = kernels.share_products(groups, length)
+        grid = kernels.share_products(groups, length, 32)
         assert (grid.parts - 1) * grid.rows < length, "a part without rows"
         assert grid.programs == groups * grid.parts
 

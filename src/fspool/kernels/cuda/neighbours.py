@@ -18,11 +18,12 @@ from .counts import cdiv, power_of_2
 from .sets import index
 
 WARPS = 4
-TILE = 512 * WARPS  # numbers that a program adds up: 16 a thread
+TILE = 512 * WARPS  # numbers that a program adds up: 16 a thread, half of that in dense graphs
 ROWS = 16 * WARPS  # nodes of it, at most: so few that each thread reads the places of its own ones
 FEATURES = 64  # of it, at most
 ONCE = 2  # neighbours of a node at once
 REGISTERS = 80  # of a thread: with room for them, the compiler does not read one after the other
+DENSE = 4  # neighbours of a node, on average, that are many
 MANY = 8  # times 1 + the mean number of neighbours: a node with more than that comes alone
 
 
@@ -33,9 +34,10 @@ def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor, own: float) -> Ten
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
         features = min(FEATURES, power_of_2(dim))
+        dense = edges > DENSE * nodes
         # Half as many where the registers hold doubles, or an address for every number.
-        numbers = TILE // 2 if dim % 16 or x.dtype == torch.float64 else TILE
-        rows = min(ROWS, numbers // features)
+        half = dense or dim % 16 > 0 or x.dtype == torch.float64
+        rows = min(ROWS, TILE // (2 if half else 1) // features)
         programs = groups * cdiv(nodes, rows) * cdiv(dim, features)
         with torch.cuda.device_of(x):
             _sum[(programs,)](
@@ -43,7 +45,7 @@ def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor, own: float) -> Ten
                 *(nodes, edges, dim, nodes * dim >= 1 << 31),
                 *(MANY * (1 + edges // nodes), rows, features, ONCE, own),
                 num_warps=WARPS,
-                maxnreg=REGISTERS,
+                maxnreg=REGISTERS * 3 // 4 if dense else REGISTERS,
             )
     return y
 

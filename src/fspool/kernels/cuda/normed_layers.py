@@ -37,16 +37,16 @@ from .row_norm import (
     sum_up,
 )
 
-ROWS, WARPS = 64, {32: 4, 64: 8}  # of a tile backwards; by its widest side
+TILES = {16: (64, 4), 32: (32, 4), 64: (32, 8)}  # rows and warps backwards, by the widest side
 REGISTERS = 128  # of a thread, fewer than the compiler would take: more programs run at once
-PROGRAMS, MOST = 1600, 32  # programs that fill a device; of a replica, whose sums are added up
+PROGRAMS, MOST = 800, 32  # programs that fill a device; of a replica, whose sums are added up
 STAGES = 1  # tiles of which the loads are under way
 
 
-def share_products(groups: int, length: int) -> Grid:
+def share_products(groups: int, length: int, rows: int) -> Grid:
     """How the rows are shared out backwards, where each program has sums of its own to write."""
-    parts = min(cdiv(length, ROWS), MOST, cdiv(PROGRAMS, groups))
-    return Grid(groups * parts, parts, ROWS, 0)
+    parts = min(cdiv(length, rows), MOST, cdiv(PROGRAMS, groups))
+    return Grid(groups * parts, parts, rows, 0)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -342,13 +342,15 @@ def pull(
     tensors = dy, x, rows, linear_1, linear_2, weight_1, weight_2, scale_1, shift_1, scale_2
     dy, x, rows, *given = (t.contiguous() for t in (*tensors, mean_1, var_1, mean_2, var_2))
     linear_1, linear_2, weight_1, weight_2, scale_1, shift_1, scale_2, *known = given
-    sums, grid = share_out(groups, length, out), share_products(groups, length)
+    form, warps = next(t for width, t in TILES.items() if max(columns, hidden, out) <= width)
+    sums, grid = share_out(groups, length, out), share_products(groups, length, form)
     of_dy = [x.new_empty(groups, sums.parts, out) for _ in range(2)]
     of_dz = [x.new_empty(groups, grid.parts, hidden) for _ in range(2)]
     parts = [x.new_empty(groups, grid.parts, *shape) for shape in shapes]
     dz = torch.empty_like(linear_1)
     before, nothing = (scale_1, shift_1, *known[:2], *of_dz), (None,) * 6
     options = {"BP": PARTS, "BR": grid.rows, "STAGES": STAGES, "PRECISION": _precision()}
+    options |= {"num_warps": warps, "maxnreg": REGISTERS}
     tail = length, grid.parts
     with torch.cuda.device_of(x):
         sum_up[(sums.programs,)](
@@ -360,15 +362,11 @@ def pull(
             *(dy, linear_2, linear_1, rows, weight_2, scale_2, *known[2:], *of_dy, *before),
             *(dz, *parts[2:], *norms[2:], eps, sums.parts, *tail, True),
             **(_widths(weight_2) | options),
-            num_warps=_warps(weight_2),
-            maxnreg=REGISTERS,
         )
         _pull[(grid.programs,)](
             *(dz, linear_1, x, rows, weight_1, scale_1, *known[:2], *of_dz, *nothing),
             *(dx if wants_x else None, *parts[:2], *norms[:2], eps, grid.parts, *tail, False),
             **(_widths(weight_1) | options),
-            num_warps=_warps(weight_1),
-            maxnreg=REGISTERS,
         )
         finish[cdiv(sum(t[0].numel() for t in totals), NUMBERS), replicas(groups)](
             *(*parts, *totals, grid.parts, columns, hidden, out, NUMBERS), num_warps=4
@@ -380,10 +378,6 @@ def _widths(weight: Tensor) -> dict[str, int]:
     dim, columns = weight.shape[1:]
     padded = (max(NARROWEST, power_of_2(width)) for width in (columns, dim))
     return dict(zip(("C", "O", "BC", "BO"), (columns, dim, *padded), strict=True))
-
-
-def _warps(weight: Tensor) -> int:
-    return next(warps for width, warps in WARPS.items() if max(weight.shape[1:]) <= width)
 
 
 def _precision() -> str:

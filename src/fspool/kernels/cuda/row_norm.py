@@ -24,7 +24,7 @@ from .counts import cdiv, power_of_2
 TILE = 4096  # numbers that a program has in registers at once
 FEATURES = 64  # of a program, at most
 WARPS = 8
-PROGRAMS, MOST = 2048, 128  # programs that fill a device; parts of a replica
+PROGRAMS, MOST = 1024, 128  # programs that fill a device; parts of a replica
 PARTS = 32  # that are read at once
 ANY = ["length", "parts"]  # integers that a kernel must not be compiled for
 
