@@ -6,8 +6,7 @@ multiprocessor can keep. So programs hold a part each in their shared memory, of
 units, and as many programs as there are parts go through the steps of some sequences together.
 Forwards, each gives its part of the hidden state to the others; backwards, what its gates add to
 the gradient of the whole. They wait for each other in every step, and are launched so that all of
-them run at once (a cooperative launch, which CUDA refuses where they could not). Where they have
-many sequences, they take them in two turns: what one waits for is done while the other computes.
+them run at once (a cooperative launch, which CUDA refuses where they could not).
 
 In float32, or where a width does not fit, a step is a product of matrices and a small kernel
 (:mod:`.lstm_steps`).
@@ -28,12 +27,7 @@ from .counts import cdiv
 
 HELD = 128 << 10  # bytes of weights that a program holds
 WIDTHS = (32, 64, 128, 256)
-TILES = (
-    (16, 1),
-    (32, 1),
-    (32, 2),
-    (64, 2),
-)  # sequences of a program and turns: the first that fits
+TILES = (16, 32, 64)  # sequences of a program: the first with which all programs run at once
 WARPS = 8
 LEAST = 200 << 10  # bytes of shared memory that a program can have, on a large GPU
 INTERPRETED = triton.knobs.runtime.interpret
@@ -140,11 +134,10 @@ def _launches(weight: Tensor, batch: int, steps: int) -> list:
     groups, _, width = weight.shape
     share = parts(width)
     room = max(1, _room(weight) // share)
-    fitting = (t for t in TILES if groups * cdiv(batch, t[0] * t[1]) <= room)
-    rows, turns = next(fitting, TILES[-1])
-    tiles = groups * cdiv(batch, rows * turns)
-    met = torch.zeros(tiles * turns, APART, dtype=torch.int32, device=weight.device)
-    options = {"H": width, "ROWS": rows, "TURNS": turns, "PARTS": share, "APART": APART}
+    rows = next((t for t in TILES if groups * cdiv(batch, t) <= room), TILES[-1])
+    tiles = groups * cdiv(batch, rows)
+    met = torch.zeros(tiles, APART, dtype=torch.int32, device=weight.device)
+    options = {"H": width, "ROWS": rows, "PARTS": share, "APART": APART}
     options |= {
         "FAST": not INTERPRETED,
         "num_warps": WARPS,
@@ -187,12 +180,12 @@ def _product(a, b, added, FAST: tl.constexpr):
 
 
 @triton.jit
-def _place(tile, batch, ROWS: tl.constexpr, TURNS: tl.constexpr, PARTS: tl.constexpr):
+def _place(tile, batch, ROWS: tl.constexpr, PARTS: tl.constexpr):
     """Where a program is: its part, tile, replica and first sequence."""
     tile += tl.program_id(0) // PARTS
-    across = tl.cdiv(batch, ROWS * TURNS)
+    across = tl.cdiv(batch, ROWS)
     replica = (tile // across).to(tl.int64)
-    return tl.program_id(0) % PARTS, tile, replica, tile % across * (ROWS * TURNS)
+    return tl.program_id(0) % PARTS, tile, replica, tile % across * ROWS
 
 
 @triton.jit
@@ -249,7 +242,6 @@ def _forward(
     APART: tl.constexpr,
     H: tl.constexpr,
     ROWS: tl.constexpr,
-    TURNS: tl.constexpr,
     PARTS: tl.constexpr,
     FAST: tl.constexpr,
 ):
@@ -259,12 +251,9 @@ def _forward(
     a thread has rows that are 8 apart, and rows in both halves.
     """
     U: tl.constexpr = H // PARTS
-    part, tile, replica, first_row = _place(tile, batch, ROWS, TURNS, PARTS)
-    own, first = _begin(start, replica, first_row, batch, steps, ROWS)
-    if TURNS == 2:
-        next_own, next_first = _begin(start, replica, first_row + ROWS, batch, steps, ROWS)
-        first = tl.minimum(first, next_first)
-    met += tile * (TURNS * APART)
+    part, tile, replica, row = _place(tile, batch, ROWS, PARTS)
+    own, first = _begin(start, replica, row, batch, steps, ROWS)
+    met += tile * APART
     line = tl.arange(0, 4 * U)
     gate = line // (2 * U) * 2 + line // 8 % 2
     line = gate * H + part * U + line // 16 % (U // 8) * 8 + line % 8
@@ -280,24 +269,16 @@ def _forward(
     cells += replica * slots * batch * H
     gates += replica * steps * batch * (4 * H)
     nothing = tl.zeros((U, ROWS), tl.float32)
-    for turn in range(begin * TURNS, tl.minimum(first, end) * TURNS):
-        t, row = turn // TURNS, first_row + turn % TURNS * ROWS
-        here = (row + sequence < batch)[None, :] & (unit < H)
+    inside = row + sequence < batch
+    here = inside[None, :] & (unit < H)
+    for t in range(begin, tl.minimum(first, end)):
         to = _at(t + 1 if KEPT else (t + 1) % 2, row, batch, H)
         tl.store(hidden + to + own_state, nothing.to(hidden.dtype.element_ty), mask=here)
         tl.store(cells + to + own_state, nothing, mask=here)
     begin = tl.maximum(first, begin)
-    known = (sequence < batch - first_row)[None, :] & (unit < H) & (begin > first)
-    c = cells + _at(begin if KEPT else begin % 2, first_row, batch, H) + own_state
-    if TURNS == 2:
-        next_known = (sequence < batch - first_row - ROWS)[None, :] & (unit < H) & (begin > first)
-        next_c = tl.load(c + ROWS * H, mask=next_known, other=0.0)
-    c = tl.load(c, mask=known, other=0.0)
-    for turn in range(begin * TURNS, end * TURNS):
-        t, row = turn // TURNS, first_row + turn % TURNS * ROWS
-        meeting = met + turn % TURNS * APART
-        inside = row + sequence < batch
-        here = inside[None, :] & (unit < H)
+    c = cells + _at(begin if KEPT else begin % 2, row, batch, H) + own_state
+    c = tl.load(c, mask=here & (begin > first), other=0.0)
+    for t in range(begin, end):
         read = (replica * batch + row + sequence) * steps + t
         if words is not None:
             read = tl.load(words + read, mask=inside, other=0).to(tl.int64)
@@ -306,7 +287,7 @@ def _forward(
         given = x + read[None, :] * (4 * H) + line[:, None]
         given = tl.load(given, mask=begun & (line < 4 * H)[:, None], other=0.0)
         if t > begin:
-            _wait(meeting, t - begin, PARTS)
+            _wait(met, t - begin, PARTS)
         h = hidden + _at(t if KEPT else t % 2, row, batch, H) + whole_state
         there = inside[None, :] & (k < H)[:, None] & (t > first)
         h = tl.load(h, mask=there, other=0.0, cache_modifier=".cg")
@@ -322,7 +303,7 @@ def _forward(
         new = tl.where(begun, o * _tanh(c, FAST), 0.0)
         to = _at(t + 1 if KEPT else (t + 1) % 2, row, batch, H)
         tl.store(hidden + to + own_state, new.to(hidden.dtype.element_ty), mask=here)
-        _arrive(meeting, PARTS)
+        _arrive(met, PARTS)
         if KEPT:  # which nobody waits for
             tl.store(cells + to + own_state, c, mask=here)
             to = gates + _at(t, row, batch, 4 * H) + own_gates
@@ -331,14 +312,8 @@ def _forward(
             tl.store(to + H, f.to(gates.dtype.element_ty), mask=begun)
             tl.store(to + 2 * H, g.to(gates.dtype.element_ty), mask=begun)
             tl.store(to + 3 * H, o.to(gates.dtype.element_ty), mask=begun)
-        if TURNS == 2:
-            own, next_own, c, next_c = next_own, own, next_c, c
     if not KEPT:
-        to = cells + _at(end % 2, first_row, batch, H) + own_state
-        tl.store(to, c, mask=(sequence < batch - first_row)[None, :] & (unit < H))
-        if TURNS == 2:
-            known = (sequence < batch - first_row - ROWS)[None, :] & (unit < H)
-            tl.store(to + ROWS * H, next_c, mask=known)
+        tl.store(cells + _at(end % 2, row, batch, H) + own_state, c, mask=here)
 
 
 @triton.jit(do_not_specialize=ANY)
@@ -360,18 +335,14 @@ def _backward(
     APART: tl.constexpr,
     H: tl.constexpr,
     ROWS: tl.constexpr,
-    TURNS: tl.constexpr,
     PARTS: tl.constexpr,
     FAST: tl.constexpr,
 ):
     """dh and dc hold the gradients to the state; dc is written over."""
     U: tl.constexpr = H // PARTS
-    part, tile, replica, first_row = _place(tile, batch, ROWS, TURNS, PARTS)
-    own, first = _begin(start, replica, first_row, batch, steps, ROWS)
-    if TURNS == 2:
-        next_own, next_first = _begin(start, replica, first_row + ROWS, batch, steps, ROWS)
-        first = tl.minimum(first, next_first)
-    met += tile * (TURNS * APART)
+    part, tile, replica, row = _place(tile, batch, ROWS, PARTS)
+    own, first = _begin(start, replica, row, batch, steps, ROWS)
+    met += tile * APART
     line = tl.arange(0, 4 * U)
     line = line // U * H + part * U + line % U
     k = tl.arange(0, H)[:, None]
@@ -380,30 +351,22 @@ def _backward(
     unit = part * U + tl.arange(0, U)[:, None]
     own_state = sequence * H + unit
     own_gates = sequence * (4 * H) + unit
-    dh += (replica * batch + first_row) * H
-    dc += (replica * batch + first_row) * H + own_state
-    sums += (replica * batch + first_row) * (2 * PARTS * H)
+    dh += (replica * batch + row) * H
+    dc += (replica * batch + row) * H + own_state
+    sums += (replica * batch + row) * (2 * PARTS * H) + sequence * (2 * PARTS * H)
     cells += replica * (steps + 1) * batch * H
     gates += replica * steps * batch * (4 * H)
     dgates += replica * steps * batch * (4 * H)
     nothing = tl.zeros((U, ROWS), dgates.dtype.element_ty)
-    for turn in range(begin * TURNS, tl.minimum(first, end) * TURNS):
-        t, row = turn // TURNS, first_row + turn % TURNS * ROWS
-        here = (row + sequence < batch) & (unit < H)
+    inside = row + sequence < batch
+    here = inside & (unit < H)
+    for t in range(begin, tl.minimum(first, end)):
         to = dgates + _at(t, row, batch, 4 * H) + own_gates
         for q in tl.static_range(4):
             tl.store(to + q * H, nothing, mask=here)
-    known = (sequence < batch - first_row) & (unit < H)
-    dc_own = tl.load(dc, mask=known, other=0.0)
-    if TURNS == 2:
-        next_known = (sequence < batch - first_row - ROWS) & (unit < H)
-        next_dc = tl.load(dc + ROWS * H, mask=next_known, other=0.0)
-    for turn in range(0, (end - tl.maximum(first, begin)) * TURNS):
-        done, away = turn // TURNS, turn % TURNS * ROWS
-        t, row = end - 1 - done, first_row + away
-        meeting = met + turn % TURNS * APART
-        inside = row + sequence < batch
-        here = inside & (unit < H)
+    dc_own = tl.load(dc, mask=here, other=0.0)
+    for done in range(0, end - tl.maximum(first, begin)):
+        t = end - 1 - done
         begun = (t >= own)[None, :] & here
         a = gates + _at(t, row, batch, 4 * H) + own_gates
         i = tl.load(a, mask=begun, other=0.0).to(tl.float32)
@@ -414,13 +377,12 @@ def _backward(
         c_before = tl.load(c_before, mask=begun, other=0.0)
         c = cells + _at(t + 1, row, batch, H) + own_state
         c = _tanh(tl.load(c, mask=begun, other=0.0), FAST)
-        dh_own = tl.load(dh + away * H + own_state, mask=begun & (t == steps - 1), other=0.0)
+        dh_own = tl.load(dh + own_state, mask=begun & (t == steps - 1), other=0.0)
         if done > 0:
-            _wait(meeting, done, PARTS)
+            _wait(met, done, PARTS)
         added = begun & (t < steps - 1)
-        apart = sums + away * (2 * PARTS * H) + sequence * (2 * PARTS * H)
         for q in tl.static_range(PARTS):
-            a = apart + ((t + 1) % 2 * PARTS + q) * H + unit
+            a = sums + ((t + 1) % 2 * PARTS + q) * H + unit
             dh_own += tl.load(a, mask=added, other=0.0, cache_modifier=".cg")
         dc_own = tl.where(begun, dc_own, 0.0) + dh_own * o * (1.0 - c * c)
         di = (dc_own * g * i * (1.0 - i)).to(dgates.dtype.element_ty)
@@ -430,15 +392,11 @@ def _backward(
         dc_own *= f
         d = tl.permute(tl.join(tl.join(di, dg), tl.join(df, do)), (2, 3, 0, 1))
         added = _product(w, tl.reshape(d, (4 * U, ROWS)), None, FAST)
-        tl.store(apart + (t % 2 * PARTS + part) * H + k, added, mask=inside & (k < H))
-        _arrive(meeting, PARTS)
+        tl.store(sums + (t % 2 * PARTS + part) * H + k, added, mask=inside & (k < H))
+        _arrive(met, PARTS)
         to = dgates + _at(t, row, batch, 4 * H) + own_gates  # which nobody waits for
         tl.store(to, di, mask=here)
         tl.store(to + H, df, mask=here)
         tl.store(to + 2 * H, dg, mask=here)
         tl.store(to + 3 * H, do, mask=here)
-        if TURNS == 2:
-            own, next_own, dc_own, next_dc = next_own, own, next_dc, dc_own
-    tl.store(dc, dc_own, mask=known)
-    if TURNS == 2:
-        tl.store(dc + ROWS * H, next_dc, mask=next_known)
+    tl.store(dc, dc_own, mask=here)
