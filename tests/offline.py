@@ -55,7 +55,7 @@ def pool() -> None:
     for log in pool.TILES:
         x, weight = torch.randn(1, 1, 1 << log, 48), torch.randn(1, 48, 5)
         pool.pool(x, weight, None, None, None, True, True)
-    kinds = [(8, "full"), (40, "mask"), (300, "lengths"), (40, "offsets"), (1025, "own")]
+    kinds = [(8, "full"), (40, "mask"), (300, "lengths"), (40, "offsets"), (5000, "own")]
     for (n, kind), knots in product(kinds, (5, 8, 20)):  # in registers, and looked up
         weight = torch.randn(1, 16, knots)
         packed = kind in ("offsets", "own")

@@ -42,6 +42,7 @@ def small_tiles(monkeypatch):
         monkeypatch.setattr(pool, "TILES", {3: pool.TILES[3], 4: pool.TILES[4]})
         monkeypatch.setattr(pool, "TOP", 16)
         monkeypatch.setattr(shapes, "LARGEST_TILE", 16)
+        monkeypatch.setattr(large, "BLOCK", (2, 2))
         monkeypatch.setattr(large, "LOGR", 3)
         monkeypatch.setattr(large, "LOGC", 2)
         monkeypatch.setattr(large, "SAMPLES", 6)
@@ -108,7 +109,7 @@ def test_full_sets(n):
     check(draw(2, 2, n, 5), draw(2, 5, 7), Padded((2, 2, n), torch.device(DEVICE)))
 
 
-@pytest.mark.parametrize("n", [17, 32, 150] if CPU else [1500, 2048, 5000, 9999])
+@pytest.mark.parametrize("n", [17, 32, 50, 64, 150] if CPU else [1500, 2048, 3000, 4096, 9999])
 @pytest.mark.parametrize("ties", [False, True])
 def test_large_sets(small_tiles, n, ties):
     x = draw(1, 2, n, 3)

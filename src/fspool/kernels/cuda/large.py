@@ -1,8 +1,9 @@
-"""Sets that are too large for one tile: sorted in blocks, which are then merged in pairs.
+"""Sets that are too large for one tile: sorted in blocks, which are then merged.
 
-All happens in the memory that keeps x in sorted order. Pairs of blocks follow the network of
-Batcher's odd-even merge sort: it moves the larger half of a pair always to the earlier block, so
-that a last block that is not full needs no special care.
+Two or four blocks lie beside one another in registers, as if they were more features, and are
+merged there. Of larger sets they are merged in pairs, in the memory that keeps x in sorted order.
+Pairs of blocks follow the network of Batcher's odd-even merge sort: it moves the larger half of a
+pair always to the earlier block, so that a last block that is not full needs no special care.
 
 Ranks are found by a search in a second copy of the sorted keys, in which every column lies by
 itself: the last steps of the search are then in one piece of memory, and read at once. Equal
@@ -19,9 +20,12 @@ from torch import Tensor
 
 from .piecewise import load_weights
 from .sets import ANY, Sets, find, index, is_element, is_wide, origin, program, strides
-from .sorting import LOWEST, count_larger, key_of, merge_tile, sort_tile, value_of
+from .sorting import LOWEST, count_larger, key_of, merge_tile, sort_blocks, sort_tile, value_of
 
-LOGR, LOGC = 6, 5  # log2 of the rows of a thread and of their groups: two blocks of 1024
+BLOCK = 5, 5  # log2 of the rows of a thread and of their groups: a block of 1024
+WHOLE = {1: 8, 2: 4}  # log2 of the blocks that registers hold, and features
+WHOLE_WARPS, WHOLE_REGISTERS = 16, 128
+LOGR, LOGC = 6, 5  # of sets that are merged in memory: two blocks
 ROWS = 512  # that are written at once
 SORT = 8, 8, None  # features, warps, registers
 SAMPLES = 9  # log2, of which count_larger needs more than 5
@@ -182,6 +186,84 @@ def _sort(
         tl.store(pair_ptr + number * dim + d, pairs, mask=inside)
 
 
+@triton.jit
+def _place_blocks(dim, LOG: tl.constexpr, LOGQ: tl.constexpr, BD: tl.constexpr):
+    """Replica and set, and of a tile of blocks beside one another the features and the rows."""
+    g, b, _ = program(dim, BD)
+    column = tl.arange(0, BD << LOGQ)[None, :]
+    d = tl.program_id(0) % tl.cdiv(dim, BD) * BD + column % BD
+    return g, b, d, (column // BD << LOG) + tl.arange(0, 1 << LOG)[:, None]
+
+
+@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
+def _sort_whole(
+    x_ptr,
+    w_ptr,
+    y_ptr,
+    key_ptr,
+    column_ptr,
+    pair_ptr,
+    number_ptr,
+    numbers,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    stride_g,
+    stride_b,
+    stride_n,
+    stride_d,
+    knots,
+    above,
+    WIDE: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
+    LOGQ: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """As _sort, for sets that registers hold: of more than ``above`` rows, and at most those of the
+    tile."""
+    ROWS: tl.constexpr = 1 << (LOGR + LOGC + LOGQ)
+    g, b, d, row = _place_blocks(dim, LOGR + LOGC, LOGQ, BD)
+    if number_ptr is not None:
+        b = tl.load(number_ptr + g * numbers + b)
+    packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
+    if (rows <= above) | (rows > ROWS):
+        return
+    inside = d < dim
+    x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
+    element = is_element(row, first, rows, mask_ptr) & inside
+    x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
+    key = tl.where(element, _key(x, row, rows), LOWEST)
+    key = sort_blocks(key, LOGR, LOGC, LOGQ, BD)
+    number = g * batch + b
+    valid = (row < size) & inside
+    value = _value(key, rows, x_ptr.dtype.element_ty)
+    at = key_ptr + first * dim + d + index(row, WIDE) * dim
+    tl.store(at, value.to(tl.int32, bitcast=True), mask=valid)
+    if w_ptr is not None:
+        weight = load_weights(w_ptr + g * knots * dim, row, size, d, valid, knots, dim)
+        total = tl.sum(tl.where(valid, weight * value, 0.0), axis=0)
+        total = tl.sum(tl.reshape(total, (1 << LOGQ, BD)), axis=0)
+        _, _, feature = program(dim, BD)
+        tl.store(y_ptr + number * dim + feature, total[None, :], mask=feature < dim)
+    if column_ptr is not None:
+        columns, long = _columns(first, number, d, dim, size, WIDE)
+        tl.store(column_ptr + columns + row, key, mask=inside & (row < long))
+        beyond = ROWS + tl.arange(0, 16)[:, None]
+        lowest = tl.zeros((16, BD << LOGQ), tl.int32) + LOWEST
+        tl.store(column_ptr + columns + beyond, lowest, mask=inside & (beyond < long))
+        tl.debug_barrier()
+        following = tl.load(column_ptr + columns + row + 1, mask=inside & (row + 1 < size), other=0)
+        equal = ((following == key) & (row + 1 < size) & inside).to(tl.int32)
+        pairs = tl.sum(tl.reshape(tl.sum(equal, axis=0), (1 << LOGQ, BD)), axis=0)
+        _, _, feature = program(dim, BD)
+        tl.store(pair_ptr + number * dim + feature, pairs[None, :], mask=feature < dim)
+
+
 @triton.jit(do_not_specialize=(*ANY, "numbers", "above", "split"))
 def _rank(
     x_ptr,
@@ -325,9 +407,58 @@ def _sort_again(
         tl.store(rank_ptr + index(row, WIDE) * dim, ranks, mask=valid)
 
 
+@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
+def _sort_whole_again(
+    rank_ptr,
+    pair_ptr,
+    number_ptr,
+    numbers,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    above,
+    WIDE: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
+    LOGQ: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """As _sort_again, for the sets of _sort_whole."""
+    ROWS: tl.constexpr = 1 << (LOGR + LOGC + LOGQ)
+    g, b, d, row = _place_blocks(dim, LOGR + LOGC, LOGQ, BD)
+    if number_ptr is not None:
+        b = tl.load(number_ptr + g * numbers + b)
+    _, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
+    if (rows <= above) | (rows > ROWS):
+        return
+    pairs = tl.load(pair_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0)
+    many = pairs > MANY
+    if tl.max(many.to(tl.int32)) == 0:
+        return
+    rank_ptr += first * dim + d
+    element = is_element(row, first, rows, mask_ptr) & many
+    rank = tl.load(rank_ptr + index(row, WIDE) * dim, mask=element, other=0).to(tl.int32)
+    key = tl.where(element, -(rank * NUMBERED + row), LOWEST)
+    key = sort_blocks(key, LOGR, LOGC, LOGQ, BD)
+    to = rank_ptr + index(-key & (NUMBERED - 1), WIDE) * dim
+    tl.store(to, row.to(rank_ptr.dtype.element_ty), mask=(row < size) & many)
+
+
 @triton.jit
 def _highest(x):
     return tl.max(x, axis=0)[None, :]
+
+
+def _whole(sets: Sets, above: int) -> list[tuple[int, int]]:
+    """log2 of the blocks of the tiles that sets of these lengths may need, and their features."""
+    fitting = [log for log in WHOLE if above << (log - 1) < sets.longest]
+    if not (sets.packed or sets.varied) and sets.longest <= above << max(WHOLE):
+        fitting = fitting[-1:]
+    return [(log, WHOLE[log]) for log in fitting]
 
 
 def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -> None:
@@ -339,26 +470,45 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
         size = ordered.numel() + SPARE.value * sets.replicas * sets.batch * sets.dim
         columns = torch.empty(size, dtype=torch.int32, device=x.device)
         pairs = columns.new_empty(sets.replicas, sets.batch, sets.dim)
-    count, *large = sets.larger(above)
+    memory = x, weight, y, ordered.view(torch.int32), columns, pairs
+    tiles, top = _whole(sets, above), above << max(WHOLE)
+    whole = {"num_warps": WHOLE_WARPS, "maxnreg": WHOLE_REGISTERS}
+    for log, features in tiles:
+        least = above << (log - 1)
+        count, *some = sets.larger(least)
+        _sort_whole[sets.grid(count, features)](
+            *(*memory, *some, *sets.args, *strides(x), knots, least),
+            *(wide, *BLOCK, log, features),
+            **whole,
+        )
     features, warps, registers = SORT
     tile = wide, LOGR, LOGC, ROWS, features
-    _sort[sets.grid(count, features)](
-        *(x, weight, y, ordered.view(torch.int32), columns, pairs, *large),
-        *(*sets.args, *strides(x), knots, above, *tile),
-        num_warps=warps,
-        maxnreg=registers,
-    )
+    larger, *huge = sets.larger(top)
+    if sets.longest > top:
+        _sort[sets.grid(larger, features)](
+            *(*memory, *huge, *sets.args, *strides(x), knots, top, *tile),
+            num_warps=warps,
+            maxnreg=registers,
+        )
     if ranks is None:
         return
     width, rows, split, rank_warps, rank_registers = RANK
+    count, *large = sets.larger(above)
     _rank[sets.grid(count * split, width)](
         *(x, columns, ranks, pairs, *large, *sets.args, *strides(x), above, split),
         *(wide, SAMPLES, rows, width),
         num_warps=rank_warps,
         maxnreg=rank_registers,
     )
-    _sort_again[sets.grid(count, features)](
-        *(ranks, columns, pairs, *large, *sets.args, above, *tile),
-        num_warps=warps,
-        maxnreg=registers,
-    )
+    for log, features in tiles:
+        least = above << (log - 1)
+        count, *some = sets.larger(least)
+        _sort_whole_again[sets.grid(count, features)](
+            *(ranks, pairs, *some, *sets.args, least, wide, *BLOCK, log, features), **whole
+        )
+    if sets.longest > top:
+        _sort_again[sets.grid(larger, SORT[0])](
+            *(ranks, columns, pairs, *huge, *sets.args, top, *tile),
+            num_warps=warps,
+            maxnreg=registers,
+        )

@@ -138,6 +138,32 @@ def sort_tile(x, LOGR: tl.constexpr, LOGC: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
+def _exchange_blocks(x, S: tl.constexpr, BN: tl.constexpr, W: tl.constexpr):
+    """Columns at distance S: the larger numbers first."""
+    A: tl.constexpr = W // (2 * S)
+    a, b = tl.split(tl.permute(tl.reshape(x, (BN, A, 2, S)), (0, 1, 3, 2)))
+    first, second = tl.maximum(a, b), tl.minimum(a, b)
+    return tl.reshape(tl.permute(tl.join(first, second), (0, 1, 3, 2)), (BN, W))
+
+
+@triton.jit
+def sort_blocks(x, LOGR: tl.constexpr, LOGC: tl.constexpr, LOGQ: tl.constexpr, BD: tl.constexpr):
+    """Columns of 2^LOGQ blocks of rows, which lie beside one another, in descending order: x is
+    (BN, blocks * BD)."""
+    BN: tl.constexpr = 1 << (LOGR + LOGC)
+    W: tl.constexpr = BD << LOGQ
+    q = (tl.arange(0, W) // BD)[None, :]
+    x = sort_tile(x ^ -(q & 1), LOGR, LOGC, W) ^ -(q & 1)
+    for level in tl.static_range(1, LOGQ + 1):
+        turned = -((q >> level) & 1)
+        x ^= turned
+        for i in tl.static_range(level):
+            x = _exchange_blocks(x, BD << (level - 1 - i), BN, W)
+        x = merge_tile(x, LOGC, LOGR, 1 << LOGR, 1 << LOGC, W) ^ turned
+    return x
+
+
+@triton.jit
 def _count_larger(x, key, group, count, H: tl.constexpr, C: tl.constexpr, BD: tl.constexpr):
     """Add to count how many of x[group], x (C, H, BD), are larger than the key."""
     if H == 1:
