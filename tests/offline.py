@@ -143,6 +143,8 @@ def lstm() -> None:
         (256, torch.bfloat16, 64),  # 16 sequences a program
         (256, torch.bfloat16, 640),  # 32 of them
         (256, torch.bfloat16, 6400),  # 64, in several launches
+        (128, torch.bfloat16, 6400),
+        (64, torch.bfloat16, 6400),
         (32, torch.bfloat16, 64),  # all weights in one program
         (20, torch.float32, 3),  # step by step
     ):
@@ -159,7 +161,8 @@ def neighbours() -> None:
     f32, f64 = torch.float32, torch.float64
     for dim, dtype in ((1, f32), (32, torch.bfloat16), (37, f32), (64, f32), (64, f64)):
         x, starts = torch.randn(2, 100, dim, dtype=dtype), torch.zeros(2, 101).int()
-        neighbours.neighbour_sum(x, starts, torch.zeros(2, 200).int(), dim - 1.0)
+        for edges in (200, 900):  # few and many
+            neighbours.neighbour_sum(x, starts, torch.zeros(2, edges).int(), dim - 1.0)
 
 
 def perceptron() -> None:
@@ -227,7 +230,8 @@ def graph_batches() -> None:
 if __name__ == "__main__":
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
-    everything = (pool, relaxed_sort, chamfer, assignment, rays)
-    everything += (recurrence, lstm, neighbours, perceptron, row_norm, normed_layers, draws)
-    everything += (graph_batches,)
+    everything = (
+        *(pool, relaxed_sort, chamfer, assignment, rays, recurrence, lstm, neighbours, perceptron),
+        *(row_norm, normed_layers, draws, graph_batches),
+    )
     {kernels.__name__: kernels for kernels in everything}[sys.argv[1]]()

@@ -58,6 +58,11 @@ def test_many_batches_are_several_launches(monkeypatch):
     check(numbers, SHELF.room(numbers))
 
 
+def test_one_batch():
+    numbers = torch.tensor([3, -1, 0, 8])
+    check(numbers, SHELF.room(numbers.unsqueeze(0)))
+
+
 def test_no_steps():
     numbers = torch.zeros(0, 2, 3, dtype=torch.int64)
     check(numbers, Room(64, 64))

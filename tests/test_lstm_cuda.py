@@ -10,6 +10,7 @@ from torch import nn
 from fspool.functional.lstm import lstm, lstm_definition
 from fspool.kernels.cpu import lstm as plain
 
+from .cuda_graphs import replays_with_other_inputs
 from .interpreter import DEVICE
 
 
@@ -90,6 +91,43 @@ def test_programs_that_share_the_weights(share, words, monkeypatch):
     assert_near(cuda.lstm(*on, False)[:2], [t.double().cpu() for t in got[:2]], 1e-5)
     again = gradients(cuda, x, weight, read, start, g)
     assert all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
+
+
+def test_first_steps_of_eight_bits():
+    """That cannot count all steps."""
+    from fspool.kernels.cuda import lstm as cuda
+
+    x, weight, _, start = example(1, 3, 130, words=False)
+    start = start.clamp(max=120)
+    on = [t.to(DEVICE) for t in (x, weight.bfloat16())]
+    both = [cuda.lstm(*on, None, t.to(DEVICE), True) for t in (start, start.to(torch.int8))]
+    for a, b in zip(both[0][:2], both[1][:2], strict=True):  # nobody looks at what is kept before
+        assert torch.equal(a, b)
+
+
+def test_no_replicas():
+    from fspool.kernels.cuda import lstm as cuda
+
+    x, weight, words, start = (t[:0].to(DEVICE) for t in example())
+    hidden, cell, *_ = cuda.lstm(x, weight.bfloat16(), words, start, True)
+    assert hidden.shape == cell.shape == (0, 5, 32)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+@pytest.mark.parametrize("width", [32, 256])
+def test_in_a_cuda_graph(width):
+    """The programs of a tile count how often they have met: from nothing in every replay."""
+    from fspool.kernels.cuda import lstm as cuda
+
+    x, weight, words, start = (t.to(DEVICE) for t in example(3, 100, 20, width=width))
+    weight = weight.bfloat16()
+    g = [torch.randn(3, 100, width, device=DEVICE) for _ in range(2)]
+
+    def step():
+        hidden, cell, *kept = cuda.lstm(x, weight, words, start, True)
+        return hidden, cell, *cuda.pull(*g, weight, start, *kept)
+
+    replays_with_other_inputs(step, x, *g)
 
 
 @pytest.mark.parametrize("dtype, width", [(torch.float32, 12), (torch.bfloat16, 32)])

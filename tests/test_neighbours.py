@@ -174,6 +174,14 @@ def test_integers_and_strides(function):
     assert torch.equal(function(*spread), expected)
 
 
+def test_sources_of_eight_bits():
+    """Of more nodes than they can count: none of the others may slip in."""
+    a = torch.arange(254)
+    edges = torch.cat((torch.stack((a, a + 1)), torch.stack((a + 1, a))), 1)
+    x, starts, sources = example([(300, edges)], 5)
+    assert torch.equal(kernel(x, starts, sources.to(torch.uint8)), kernel(x, starts, sources))
+
+
 @pytest.mark.parametrize("graphs", ["three replicas", "hubs"])
 def test_memory_counted_in_64_bits(monkeypatch, graphs):
     from fspool.kernels.cuda import neighbours

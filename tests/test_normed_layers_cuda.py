@@ -213,6 +213,25 @@ def test_numbers_far_from_zero():
         assert error <= 2e-4 * exact[place].abs().max()
 
 
+def test_a_first_row_that_is_like_no_other():
+    inputs, dy = example([1500, 700], 1500, (3, 4, 4))
+    inputs[0][:, 0] = 1e3
+    out = by_kernels(inputs, dy)[: len(OUT)]
+    exact, _ = exactly(inputs, dy, out)
+    for place in (4, 6):  # variances
+        error = (out[place].cpu() - exact[place]).abs() / exact[place].clamp(min=1e-30)
+        assert error.max() <= 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")  # of numpy
+def test_no_eps_where_all_units_vary():
+    """Columns that only pad a tile have no variance."""
+    inputs, dy = example([40, 30], 40, (5, 5, 7))
+    inputs[3].abs_().add_(20)
+    got = kernels.normed_layers(*(t.to(DEVICE) for t in inputs), 0.0, MOMENTUM)
+    assert got[0][0, :40].isfinite().all() and got[0][1, :30].isfinite().all()
+
+
 def test_strides_and_small_integers():
     inputs, dy = example([9, 4], 11, (6, 5, 4))
     strided = [t.mT.contiguous().mT if t.ndim > 1 else t.int() for t in inputs]

@@ -596,6 +596,17 @@ def test_a_set_that_is_longer_than_promised_is_nan(promised):
     assert torch.equal(y[0, ::2], expected[0][0, ::2])
 
 
+@pytest.mark.parametrize(
+    "promised, rows", [(20, 42), (40, 70)] if CPU else [(1500, 3000), (4000, 5000)]
+)
+def test_large_sets_that_are_longer_than_promised(small_tiles, promised, rows):
+    offsets = torch.tensor([0, 3, 3 + rows, 8 + rows], device=DEVICE)
+    x, weight = draw(1, 8 + rows, 3), draw(1, 3, 4)
+    got = pool.pool(x, weight, None, None, offsets, True, True, promised)
+    for a, b in zip(got, pool.pool(x, weight, None, None, offsets, True, True), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_many_rows_of_short_sets_have_few_launches():
     def tiles(longest):
         offsets = torch.arange(0, 4001, 20)

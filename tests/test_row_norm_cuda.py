@@ -112,6 +112,19 @@ def test_numbers_far_from_zero():
     assert relative_error(got[2], exact[2].detach()) < 1e-6  # the variance
 
 
+@pytest.mark.parametrize(
+    "first, others, tolerance",
+    [(1e4, 0.0, 3e-6), (0.0, 100.0, 3e-6), (-1e6, 1.0, 5e-5), (1e18, 0.0, 5e-5)],
+)
+def test_a_first_row_that_is_like_no_other(first, others, tolerance):
+    """Sums around it would lose the digits of the others."""
+    inputs, dy = example([3000, 1200], 3000, 3), torch.randn(2, 3000, 3)
+    inputs[0].add_(others)[:, 0] = first
+    got, exact = by_kernels(inputs, dy, False), truth(inputs, dy, False)
+    assert relative_error(got[0], exact[0].detach()) < tolerance  # y
+    assert relative_error(got[2], exact[2].detach()) < tolerance  # the variance
+
+
 @pytest.mark.parametrize("relu", [False, True])
 def test_no_rows_and_one_row(relu):
     inputs = example([0, 1, 6], 8, 5)

@@ -114,9 +114,9 @@ class Shelf:
     def _fill_by_kernel(self, firsts: Tensor, ends: Tensor, room: Room) -> tuple[Tensor, ...]:
         from ..kernels.cuda.graph_batches import take
 
-        flat = firsts.flatten(0, -3), ends.flatten(0, -3)
+        flat = (t.reshape(-1, *t.shape[-2:]) for t in (firsts, ends))
         filled = take(self.kinds, self.starts, self.sources, *flat, *room)
-        return tuple(t.unflatten(0, firsts.shape[:-2]) for t in filled)
+        return tuple(t.reshape(*firsts.shape[:-2], t.shape[-1]) for t in filled)
 
     def _sizes(self, numbers: Tensor) -> Tensor:
         """(..., B, 2); what is missing has neither nodes nor edges."""

@@ -7,10 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .counts import cdiv, replicas
+from .counts import MOST, cdiv
 
 ROWS = 1024  # of a program
-MOST = 1 << 15  # batches of a launch
 
 
 def take(
@@ -36,7 +35,7 @@ def take(
         for begin in range(0, batches, MOST):
             part = slice(begin, begin + MOST)
             own = firsts[part], ends[part], *(t[part] for t in new)
-            grid = cdiv(nodes + 1, ROWS) + cdiv(edges, ROWS), replicas(len(own[0]))
+            grid = cdiv(nodes + 1, ROWS) + cdiv(edges, ROWS), len(own[0])
             _take[grid](kinds, starts, sources, *own, graphs, nodes, edges, ROWS, num_warps=4)
     return tuple(new)
 

@@ -456,8 +456,8 @@ def _highest(x):
 def _whole(sets: Sets, above: int) -> list[tuple[int, int]]:
     """log2 of the blocks of the tiles that sets of these lengths may need, and their features."""
     fitting = [log for log in WHOLE if above << (log - 1) < sets.longest]
-    if not (sets.packed or sets.varied) and sets.longest <= above << max(WHOLE):
-        fitting = fitting[-1:]
+    if not (sets.packed or sets.varied):  # all have one length
+        fitting = fitting[-1:] if sets.longest <= above << max(WHOLE) else []
     return [(log, WHOLE[log]) for log in fitting]
 
 
@@ -471,7 +471,9 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
         columns = torch.empty(size, dtype=torch.int32, device=x.device)
         pairs = columns.new_empty(sets.replicas, sets.batch, sets.dim)
     memory = x, weight, y, ordered.view(torch.int32), columns, pairs
-    tiles, top = _whole(sets, above), above << max(WHOLE)
+    tiles = _whole(sets, above)
+    top = above << max((log for log, _ in tiles), default=0)
+    more = sets.longest > top or sets.promised  # a promise may be broken
     whole = {"num_warps": WHOLE_WARPS, "maxnreg": WHOLE_REGISTERS}
     for log, features in tiles:
         least = above << (log - 1)
@@ -484,7 +486,7 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
     features, warps, registers = SORT
     tile = wide, LOGR, LOGC, ROWS, features
     larger, *huge = sets.larger(top)
-    if sets.longest > top:
+    if more:
         _sort[sets.grid(larger, features)](
             *(*memory, *huge, *sets.args, *strides(x), knots, top, *tile),
             num_warps=warps,
@@ -506,7 +508,7 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
         _sort_whole_again[sets.grid(count, features)](
             *(ranks, pairs, *some, *sets.args, least, wide, *BLOCK, log, features), **whole
         )
-    if sets.longest > top:
+    if more:
         _sort_again[sets.grid(larger, SORT[0])](
             *(ranks, columns, pairs, *huge, *sets.args, top, *tile),
             num_warps=warps,

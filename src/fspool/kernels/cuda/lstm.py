@@ -43,7 +43,7 @@ def lstm(x: Tensor, weight: Tensor, words: Tensor | None, start: Tensor | None, 
     x, weight = x.contiguous(), weight.contiguous()
     words, start = (None if t is None else t.contiguous() for t in (words, start))
     hidden, cells, gates = _memory(x, weight, shapes(groups, steps, batch, width), kept)
-    if batch and steps:
+    if groups and batch and steps:
         with torch.cuda.device_of(x):
             forward = _fused if fits(weight) else lstm_steps.forward
             forward(x, weight, words, start, hidden, cells, gates, steps)
@@ -114,7 +114,7 @@ def _fused(x, weight, words, start, hidden, cells, gates, steps: int) -> None:
 def _fused_back(dh, dc, weight, start, cells, gates, dgates) -> None:
     groups, steps, batch, _ = gates.shape
     width = weight.shape[-1]
-    sums = dh.new_empty(2, parts(width), groups * batch, width)
+    sums = dh.new_empty(groups * batch, 2, parts(width), width)
     memory = dh, dc, weight, start, cells, gates, dgates, sums
     for grid, counts, options in reversed(_launches(weight, batch, steps)):
         _backward[grid](*memory, *counts, **options)
@@ -193,8 +193,8 @@ def _begin(start, replica, row, batch, steps, ROWS: tl.constexpr):
     """The first step of every sequence, and of any of them; where there is none, after the last."""
     row += tl.arange(0, ROWS)
     if start is not None:
-        own = tl.load(start + replica * batch + row, mask=row < batch, other=steps).to(tl.int32)
-        own = tl.maximum(own, 0)
+        own = tl.load(start + replica * batch + row, mask=row < batch, other=0).to(tl.int32)
+        own = tl.where(row < batch, tl.maximum(own, 0), steps)
     else:
         own = tl.where(row < batch, 0, steps)
     return own, tl.minimum(tl.min(own), steps)

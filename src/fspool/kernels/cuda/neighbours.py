@@ -31,6 +31,7 @@ def neighbour_sum(x: Tensor, starts: Tensor, sources: Tensor, own: float) -> Ten
     """x (G, T, D), starts (G, T + 1), sources (G, E) -> (G, T, D)."""
     groups, nodes, dim = x.shape
     edges = sources.shape[1]
+    sources = sources.short() if sources.dtype == torch.uint8 else sources  # -1 is no node
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
         features = min(FEATURES, power_of_2(dim))

@@ -27,14 +27,13 @@ from .row_norm import (
     add_up,
     keep_numbers,
     load_numbers,
-    load_row,
     normalise,
     place,
+    put_rows_together,
     put_together,
     share_out,
-    sizes_of,
-    sum_around,
     sum_up,
+    take_in,
 )
 
 TILES = {16: (64, 4), 32: (32, 4), 64: (32, 8)}  # rows and warps backwards, by the widest side
@@ -63,16 +62,6 @@ def _clear(ptr, column, start, first, count, length, step, WIDTH: tl.constexpr, 
         inside = (r + i < length) & (column < WIDTH)
         zeros = tl.zeros(inside.shape, tl.float32)
         tl.store(ptr + (start + r) * WIDTH + (i * WIDTH + column), zeros, mask=inside)
-
-
-@triton.jit
-def _first_row(x_ptr, row, weight, bias, c, count, middle, scale, shift, C: tl.constexpr, NORMED):
-    """What W x + b has in one row after the ReLU, about."""
-    x = load_row(x_ptr, row, c, C, count, NORMED)
-    if NORMED:
-        x = (x - middle) * scale + shift
-    y = tl.sum(weight * x, axis=1)[None, :] + bias
-    return tl.where(y < 0, 0.0, y)
 
 
 @triton.jit
@@ -126,7 +115,6 @@ def _multiply(
     weight = load_matrix(weight_ptr + g * O * C, O, C, BO, BC)
     bias = load_vector(bias_ptr + g * O, O, BO)
     c = tl.arange(0, BC)[None, :]
-    middle, scale, shift = 0.0, 1.0, 0.0
     if NORMED:
         own = g * C + c
         at = g * known * C
@@ -143,8 +131,7 @@ def _multiply(
     i = tl.arange(0, BR)[:, None]
     start = g * length
     x_ptr += start * C
-    origin = _first_row(x_ptr, first, weight, bias, c, count, middle, scale, shift, C, NORMED)
-    total = tl.zeros((BR, BO), tl.float32)
+    mean = tl.zeros((BR, BO), tl.float32)
     square = tl.zeros((BR, BO), tl.float32)
     for r in tl.range(first, count, step, num_stages=STAGES):
         row, tile = r + i, tl.cast(r, tl.int64)  # 64 bits for where a tile is
@@ -155,13 +142,11 @@ def _multiply(
             x = tl.where(there, (x - middle) * scale + shift, 0.0)
         y = tl.dot(x, tl.trans(weight), input_precision=PRECISION) + bias
         y = tl.where(inside & (o < O), y, 0.0)
-        away = tl.where(inside, tl.where(y < 0, 0.0, y) - origin, 0.0)  # NaN stays
-        total += away
-        square += away * away
+        value = tl.where(y < 0, 0.0, y)  # NaN stays
+        mean, square = take_in(mean, square, value, inside, r // step)
         tl.store(linear_ptr + (start + tile) * O + (i * O + o), y, mask=(row < length) & (o < O))
     _clear(linear_ptr, o, start, first, count, length, step, O, BR)
-    n = sizes_of(part, parts, count, BR)
-    mean, square = sum_around(origin, total, square, n)
+    mean, square = put_rows_together(mean, square, first, count, step, BR)
     at = (g * parts + part) * O + o
     tl.store(mean_ptr + at, mean, mask=o < O)
     tl.store(square_ptr + at, square, mask=o < O)

@@ -5,8 +5,9 @@ leaves what each part knows; in the second every part puts that of all together 
 no program waits for another and no third kernel is needed. Always in the same order, and no
 atomics: the same bits.
 
-A part sums around its first row, and so loses no digits however far from zero the numbers lie; what
-parts know is put together as by Chan, Golub and LeVeque (1979).
+Each place of a tile keeps a mean, and a sum of squares around it, of its own rows (Welford, 1962).
+What places and parts know is put together as by Chan, Golub and LeVeque (1979): nothing cancels,
+however far from zero, or from one another, the numbers lie.
 """
 
 from __future__ import annotations
@@ -89,12 +90,21 @@ def sizes_of(p, parts, count, rows):
 
 
 @triton.jit
-def sum_around(origin, total, square, n):
-    """Mean of n rows, and the sum of squares around it, from sums of x - origin and its square."""
-    total = tl.sum(total, axis=0)[None, :]
-    away = total / tl.maximum(n, 1).to(tl.float32)
-    square = tl.sum(square, axis=0)[None, :] - total * away
-    return origin + away, tl.where(square < 0, 0.0, square)  # NaN stays
+def take_in(mean, square, x, inside, turn):
+    """Mean, and sum of squares around it, of the rows that came to each place of a tile."""
+    away = tl.where(inside, x - mean, 0.0)
+    mean += away * (1.0 / (turn + 1))
+    return mean, square + away * (x - mean)  # away is 0 outside, and x finite
+
+
+@triton.jit
+def put_rows_together(mean, square, first, count, step, BR: tl.constexpr):
+    """Those of a part, from those of the rows of its tiles."""
+    n = (tl.maximum(count - first - tl.arange(0, BR)[:, None], 0) + step - 1) // step
+    n = n.to(tl.float32)
+    middle = tl.sum(n * mean, axis=0)[None, :] / tl.maximum(tl.sum(n, axis=0)[None, :], 1.0)
+    away = mean - middle
+    return middle, tl.sum(square + n * away * away, axis=0)[None, :]
 
 
 @triton.jit
@@ -177,18 +187,14 @@ def _moments(
     g, part, d, count, first, step = place(rows_ptr, length, dim, parts, BR, BD)
     x_ptr += g * length * dim
     origin = load_row(x_ptr, 0, d, dim, count, RELU)
-    own = load_row(x_ptr, first, d, dim, count, RELU)
-    total = tl.zeros((BR, BD), tl.float32)
+    mean = tl.zeros((BR, BD), tl.float32)
     square = tl.zeros((BR, BD), tl.float32)
     for r in range(first, count, step):
         row = r + tl.arange(0, BR)[:, None]
         inside = (row < count) & (d < dim)
         x = load_numbers(x_ptr, row.to(tl.int64) * dim + d, inside, RELU)
-        away = tl.where(inside, x - own, 0.0)
-        total += away
-        square += away * away
-    n = sizes_of(part, parts, count, BR)
-    mean, square = sum_around(own - origin, total, square, n)
+        mean, square = take_in(mean, square, x - origin, inside, r // step)
+    mean, square = put_rows_together(mean, square, first, count, step, BR)
     at = (g * parts + part) * dim + d
     tl.store(mean_ptr + at, mean, mask=d < dim)
     tl.store(square_ptr + at, square, mask=d < dim)

@@ -138,7 +138,7 @@ def sort_tile(x, LOGR: tl.constexpr, LOGC: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def _exchange_blocks(x, S: tl.constexpr, BN: tl.constexpr, W: tl.constexpr):
+def _exchange_columns(x, S: tl.constexpr, BN: tl.constexpr, W: tl.constexpr):
     """Columns at distance S: the larger numbers first."""
     A: tl.constexpr = W // (2 * S)
     a, b = tl.split(tl.permute(tl.reshape(x, (BN, A, 2, S)), (0, 1, 3, 2)))
@@ -158,7 +158,7 @@ def sort_blocks(x, LOGR: tl.constexpr, LOGC: tl.constexpr, LOGQ: tl.constexpr, B
         turned = -((q >> level) & 1)
         x ^= turned
         for i in tl.static_range(level):
-            x = _exchange_blocks(x, BD << (level - 1 - i), BN, W)
+            x = _exchange_columns(x, BD << (level - 1 - i), BN, W)
         x = merge_tile(x, LOGC, LOGR, 1 << LOGR, 1 << LOGC, W) ^ turned
     return x
 
