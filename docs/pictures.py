@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import matplotlib
 import matplotlib.pyplot as plt
 import torch
+from matplotlib import font_manager
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import fspool
@@ -41,7 +42,13 @@ def page() -> None:
 
 
 def style() -> None:
-    """One look for all figures."""
+    """One look for all figures, in the letters that come with matplotlib.
+
+    A system may have others of the same name, and other bytes would come out.
+    """
+    font_manager.fontManager.ttflist = []
+    for path in sorted(Path(matplotlib.get_data_path(), "fonts", "ttf").glob("*.ttf")):
+        font_manager.fontManager.addfont(path)
     matplotlib.rcParams.update(
         {
             "figure.facecolor": "white",
