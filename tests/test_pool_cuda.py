@@ -17,7 +17,7 @@ from fspool.layouts import Packed, Padded
 from .interpreter import DEVICE
 
 pytest.importorskip("triton")  # Linux has it
-from fspool.kernels.cuda import large, moves, pool, pull, sets  # noqa: E402
+from fspool.kernels.cuda import blocks, large, moves, pool, pull, sets  # noqa: E402
 
 CPU = DEVICE == "cpu"
 ALL = (None, None, None, True, True)  # full sets, with ranks and sorted rows
@@ -42,13 +42,14 @@ def small_tiles(monkeypatch):
         monkeypatch.setattr(pool, "TILES", {3: pool.TILES[3], 4: pool.TILES[4]})
         monkeypatch.setattr(pool, "TOP", 16)
         monkeypatch.setattr(shapes, "LARGEST_TILE", 16)
-        monkeypatch.setattr(large, "BLOCK", (2, 2))
+        monkeypatch.setattr(blocks, "BLOCK", (2, 2))
         monkeypatch.setattr(large, "LOGR", 3)
         monkeypatch.setattr(large, "LOGC", 2)
         monkeypatch.setattr(large, "SAMPLES", 6)
         monkeypatch.setattr(large, "ROWS", 16)
         monkeypatch.setattr(large, "RANK", (8, 16, 2, 4, None))
-        monkeypatch.setattr(large, "MANY", large.tl.constexpr(4))
+        for module in (blocks, large):
+            monkeypatch.setattr(module, "MANY", large.tl.constexpr(4))
 
 
 def close(name, actual, expected, tolerance=1e-6):

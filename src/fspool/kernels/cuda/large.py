@@ -1,9 +1,9 @@
 """Sets that are too large for one tile: sorted in blocks, which are then merged.
 
-Two or four blocks lie beside one another in registers, as if they were more features, and are
-merged there. Of larger sets they are merged in pairs, in the memory that keeps x in sorted order.
-Pairs of blocks follow the network of Batcher's odd-even merge sort: it moves the larger half of a
-pair always to the earlier block, so that a last block that is not full needs no special care.
+Two or four blocks are merged in registers (:mod:`.blocks`). Of larger sets they are merged in
+pairs, in the memory that keeps x in sorted order. Pairs of blocks follow the network of Batcher's
+odd-even merge sort: it moves the larger half of a pair always to the earlier block, so that a last
+block that is not full needs no special care.
 
 Ranks are found by a search in a second copy of the sorted keys, in which every column lies by
 itself: the last steps of the search are then in one piece of memory, and read at once. Equal
@@ -18,47 +18,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import blocks
+from .blocks import (
+    MANY,
+    NUMBERED,
+    SPARE,
+    columns_of,
+    key_of_large,
+    sort_whole,
+    sort_whole_again,
+    value_of_large,
+)
 from .piecewise import load_weights
 from .sets import ANY, Sets, find, index, is_element, is_wide, origin, program, strides
-from .sorting import LOWEST, count_larger, key_of, merge_tile, sort_blocks, sort_tile, value_of
+from .sorting import LOWEST, count_larger, merge_tile, sort_tile
 
-BLOCK = 5, 5  # log2 of the rows of a thread and of their groups: a block of 1024
-WHOLE = {1: 8, 2: 4}  # log2 of the blocks that registers hold, and features
-WHOLE_WARPS, WHOLE_REGISTERS = 16, 128
 LOGR, LOGC = 6, 5  # of sets that are merged in memory: two blocks
 ROWS = 512  # that are written at once
 SORT = 8, 8, None  # features, warps, registers
 SAMPLES = 9  # log2, of which count_larger needs more than 5
 RANK = 4, 256, 4, 4, 128  # features, rows, programs a set, warps, registers
 CHUNK = tl.constexpr(8)  # keys that are read at once
-SPARE = tl.constexpr(12)  # rows more than a set has in the second copy, for aligned columns
-MANY = tl.constexpr(64)  # pairs of equal neighbours in a sorted column
-NUMBERED = tl.constexpr(1 << 15)  # rows of which one key holds rank and number
-
-
-@triton.jit
-def _key(x, row, rows):
-    """Numbers of 16 bits take their row along, as in a tile, where it has no more bits."""
-    key = key_of(x.to(tl.float32), row)
-    if x.dtype.primitive_bitwidth == 16:
-        key = tl.where(rows <= 65536, key_of(x, row), key)
-    return key
-
-
-@triton.jit
-def _value(key, rows, dtype: tl.constexpr):
-    x = value_of(key, tl.float32)
-    if dtype.primitive_bitwidth == 16:
-        x = tl.where(rows <= 65536, value_of(key, dtype).to(tl.float32), x)
-    return x
-
-
-@triton.jit
-def _columns(first, number, d, dim, size, WIDE: tl.constexpr):
-    """Where the columns of a set begin in the second copy, and how long they are."""
-    long = (size // 4 + 2) * 4
-    start = (first + SPARE * number) * dim // 4 * 4
-    return start + index(d, WIDE) * long, long
 
 
 @triton.jit
@@ -155,12 +135,12 @@ def _sort(
         row = r + tl.arange(0, TILE)[:, None]
         element = is_element(row, first, rows, mask_ptr) & inside
         x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
-        key = sort_tile(tl.where(element, _key(x, row, rows), LOWEST), LOGR, LOGC, BD)
+        key = sort_tile(tl.where(element, key_of_large(x, row, rows), LOWEST), LOGR, LOGC, BD)
         tl.store(key_ptr + index(row, WIDE) * dim, key, mask=(row < rows) & inside)
     tl.debug_barrier()
     _merge_blocks(key_ptr, rows, dim, inside, WIDE, LOGR, LOGC, BD)
     number = g * batch + b
-    columns, long = _columns(first, number, d, dim, size, WIDE)
+    columns, long = columns_of(first, number, d, dim, size, WIDE)
     total = tl.zeros((BR, BD), tl.float64)
     equal = tl.zeros((BR, BD), tl.int32)
     for r in range(0, long, BR):
@@ -173,7 +153,7 @@ def _sort(
             following = tl.load(at + dim, mask=(row + 1 < size) & inside, other=LOWEST)
             equal += (valid & (following == key)).to(tl.int32)
             tl.debug_barrier()  # before others turn their keys into numbers
-        x = _value(key, rows, x_ptr.dtype.element_ty)
+        x = value_of_large(key, rows, x_ptr.dtype.element_ty)
         tl.store(at, x.to(tl.int32, bitcast=True), mask=valid)
         if w_ptr is not None:
             weight = load_weights(w_ptr + g * knots * dim, row, size, d, valid, knots, dim)
@@ -184,84 +164,6 @@ def _sort(
     if column_ptr is not None:
         pairs = tl.sum(equal, axis=0)[None, :]
         tl.store(pair_ptr + number * dim + d, pairs, mask=inside)
-
-
-@triton.jit
-def _place_blocks(dim, LOG: tl.constexpr, LOGQ: tl.constexpr, BD: tl.constexpr):
-    """Replica and set, and of a tile of blocks beside one another the features and the rows."""
-    g, b, _ = program(dim, BD)
-    column = tl.arange(0, BD << LOGQ)[None, :]
-    d = tl.program_id(0) % tl.cdiv(dim, BD) * BD + column % BD
-    return g, b, d, (column // BD << LOG) + tl.arange(0, 1 << LOG)[:, None]
-
-
-@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
-def _sort_whole(
-    x_ptr,
-    w_ptr,
-    y_ptr,
-    key_ptr,
-    column_ptr,
-    pair_ptr,
-    number_ptr,
-    numbers,
-    offsets_ptr,
-    apart,
-    sizes_ptr,
-    mask_ptr,
-    batch,
-    length,
-    dim,
-    stride_g,
-    stride_b,
-    stride_n,
-    stride_d,
-    knots,
-    above,
-    WIDE: tl.constexpr,
-    LOGR: tl.constexpr,
-    LOGC: tl.constexpr,
-    LOGQ: tl.constexpr,
-    BD: tl.constexpr,
-):
-    """As _sort, for sets that registers hold: of more than ``above`` rows, and at most those of the
-    tile."""
-    ROWS: tl.constexpr = 1 << (LOGR + LOGC + LOGQ)
-    g, b, d, row = _place_blocks(dim, LOGR + LOGC, LOGQ, BD)
-    if number_ptr is not None:
-        b = tl.load(number_ptr + g * numbers + b)
-    packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
-    if (rows <= above) | (rows > ROWS):
-        return
-    inside = d < dim
-    x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
-    element = is_element(row, first, rows, mask_ptr) & inside
-    x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
-    key = tl.where(element, _key(x, row, rows), LOWEST)
-    key = sort_blocks(key, LOGR, LOGC, LOGQ, BD)
-    number = g * batch + b
-    valid = (row < size) & inside
-    value = _value(key, rows, x_ptr.dtype.element_ty)
-    at = key_ptr + first * dim + d + index(row, WIDE) * dim
-    tl.store(at, value.to(tl.int32, bitcast=True), mask=valid)
-    if w_ptr is not None:
-        weight = load_weights(w_ptr + g * knots * dim, row, size, d, valid, knots, dim)
-        total = tl.sum(tl.where(valid, weight * value, 0.0), axis=0)
-        total = tl.sum(tl.reshape(total, (1 << LOGQ, BD)), axis=0)
-        _, _, feature = program(dim, BD)
-        tl.store(y_ptr + number * dim + feature, total[None, :], mask=feature < dim)
-    if column_ptr is not None:
-        columns, long = _columns(first, number, d, dim, size, WIDE)
-        tl.store(column_ptr + columns + row, key, mask=inside & (row < long))
-        beyond = ROWS + tl.arange(0, 16)[:, None]
-        lowest = tl.zeros((16, BD << LOGQ), tl.int32) + LOWEST
-        tl.store(column_ptr + columns + beyond, lowest, mask=inside & (beyond < long))
-        tl.debug_barrier()
-        following = tl.load(column_ptr + columns + row + 1, mask=inside & (row + 1 < size), other=0)
-        equal = ((following == key) & (row + 1 < size) & inside).to(tl.int32)
-        pairs = tl.sum(tl.reshape(tl.sum(equal, axis=0), (1 << LOGQ, BD)), axis=0)
-        _, _, feature = program(dim, BD)
-        tl.store(pair_ptr + number * dim + feature, pairs[None, :], mask=feature < dim)
 
 
 @triton.jit(do_not_specialize=(*ANY, "numbers", "above", "split"))
@@ -302,7 +204,7 @@ def _rank(
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     rank_ptr += first * dim + d
     number = g * batch + b
-    columns, _ = _columns(first, number, d, dim, size, WIDE)
+    columns, _ = columns_of(first, number, d, dim, size, WIDE)
     columns = column_ptr + columns
     pair_ptr += number * dim + d
     fours = 1  # a sample of every 4 * fours
@@ -316,7 +218,7 @@ def _rank(
         row = r + tl.arange(0, BR)[:, None]
         element = is_element(row, first, rows, mask_ptr) & inside
         x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
-        key = _key(x, row, rows)
+        key = key_of_large(x, row, rows)
         low = tl.maximum(count_larger(samples, key, LOG, BD) - 1, 0) * fours  # in fours too
         half = fours // 2
         while 4 * half >= CHUNK:
@@ -343,7 +245,7 @@ def _rank(
                     other = i + tl.arange(0, BR)[:, None]
                     valid = is_element(other, first, rows, mask_ptr) & inside
                     where = x_ptr + index(other, WIDE) * stride_n + d * stride_d
-                    earlier = _key(tl.load(where, mask=valid, other=0.0), other, rows)
+                    earlier = key_of_large(tl.load(where, mask=valid, other=0.0), other, rows)
                     before += tl.sum((valid & (earlier == tied)).to(tl.int32), axis=0)[None, :]
                 group = (element & (key == tied)).to(tl.int32)
                 rank += group * (before + tl.cumsum(group, axis=0) - group)
@@ -407,58 +309,9 @@ def _sort_again(
         tl.store(rank_ptr + index(row, WIDE) * dim, ranks, mask=valid)
 
 
-@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
-def _sort_whole_again(
-    rank_ptr,
-    pair_ptr,
-    number_ptr,
-    numbers,
-    offsets_ptr,
-    apart,
-    sizes_ptr,
-    mask_ptr,
-    batch,
-    length,
-    dim,
-    above,
-    WIDE: tl.constexpr,
-    LOGR: tl.constexpr,
-    LOGC: tl.constexpr,
-    LOGQ: tl.constexpr,
-    BD: tl.constexpr,
-):
-    """As _sort_again, for the sets of _sort_whole."""
-    ROWS: tl.constexpr = 1 << (LOGR + LOGC + LOGQ)
-    g, b, d, row = _place_blocks(dim, LOGR + LOGC, LOGQ, BD)
-    if number_ptr is not None:
-        b = tl.load(number_ptr + g * numbers + b)
-    _, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
-    if (rows <= above) | (rows > ROWS):
-        return
-    pairs = tl.load(pair_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0)
-    many = pairs > MANY
-    if tl.max(many.to(tl.int32)) == 0:
-        return
-    rank_ptr += first * dim + d
-    element = is_element(row, first, rows, mask_ptr) & many
-    rank = tl.load(rank_ptr + index(row, WIDE) * dim, mask=element, other=0).to(tl.int32)
-    key = tl.where(element, -(rank * NUMBERED + row), LOWEST)
-    key = sort_blocks(key, LOGR, LOGC, LOGQ, BD)
-    to = rank_ptr + index(-key & (NUMBERED - 1), WIDE) * dim
-    tl.store(to, row.to(rank_ptr.dtype.element_ty), mask=(row < size) & many)
-
-
 @triton.jit
 def _highest(x):
     return tl.max(x, axis=0)[None, :]
-
-
-def _whole(sets: Sets, above: int) -> list[tuple[int, int]]:
-    """log2 of the blocks of the tiles that sets of these lengths may need, and their features."""
-    fitting = [log for log in WHOLE if above << (log - 1) < sets.longest]
-    if not (sets.packed or sets.varied):  # all have one length
-        fitting = fitting[-1:] if sets.longest <= above << max(WHOLE) else []
-    return [(log, WHOLE[log]) for log in fitting]
 
 
 def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -> None:
@@ -471,16 +324,16 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
         columns = torch.empty(size, dtype=torch.int32, device=x.device)
         pairs = columns.new_empty(sets.replicas, sets.batch, sets.dim)
     memory = x, weight, y, ordered.view(torch.int32), columns, pairs
-    tiles = _whole(sets, above)
+    tiles = blocks.tiles(sets, above)
     top = above << max((log for log, _ in tiles), default=0)
     more = sets.longest > top or sets.promised  # a promise may be broken
-    whole = {"num_warps": WHOLE_WARPS, "maxnreg": WHOLE_REGISTERS}
+    whole = {"num_warps": blocks.WARPS, "maxnreg": blocks.REGISTERS}
     for log, features in tiles:
         least = above << (log - 1)
         count, *some = sets.larger(least)
-        _sort_whole[sets.grid(count, features)](
+        sort_whole[sets.grid(count, features)](
             *(*memory, *some, *sets.args, *strides(x), knots, least),
-            *(wide, *BLOCK, log, features),
+            *(wide, *blocks.BLOCK, log, features),
             **whole,
         )
     features, warps, registers = SORT
@@ -505,8 +358,8 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
     for log, features in tiles:
         least = above << (log - 1)
         count, *some = sets.larger(least)
-        _sort_whole_again[sets.grid(count, features)](
-            *(ranks, pairs, *some, *sets.args, least, wide, *BLOCK, log, features), **whole
+        sort_whole_again[sets.grid(count, features)](
+            *(ranks, pairs, *some, *sets.args, least, wide, *blocks.BLOCK, log, features), **whole
         )
     if more:
         _sort_again[sets.grid(larger, SORT[0])](
