@@ -3,6 +3,8 @@
 On a GPU at every size; without one in Triton's interpreter, where small sizes stand for large ones.
 """
 
+import itertools
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
@@ -17,7 +19,7 @@ from fspool.layouts import Packed, Padded
 from .interpreter import DEVICE
 
 pytest.importorskip("triton")  # Linux has it
-from fspool.kernels.cuda import blocks, large, moves, pool, pull, sets  # noqa: E402
+from fspool.kernels.cuda import blocks, large, lists, moves, pool, pull, sets  # noqa: E402
 
 CPU = DEVICE == "cpu"
 ALL = (None, None, None, True, True)  # full sets, with ranks and sorted rows
@@ -41,6 +43,9 @@ def small_tiles(monkeypatch):
     if CPU:
         monkeypatch.setattr(pool, "TILES", {3: pool.TILES[3], 4: pool.TILES[4]})
         monkeypatch.setattr(pool, "TOP", 16)
+        monkeypatch.setattr(pool, "LISTED", 4)
+        monkeypatch.setattr(lists, "BLOCK", 4)
+        monkeypatch.setattr(lists, "WARPS", 32)
         monkeypatch.setattr(shapes, "LARGEST_TILE", 16)
         monkeypatch.setattr(blocks, "BLOCK", (2, 2))
         monkeypatch.setattr(large, "LOGR", 3)
@@ -219,6 +224,53 @@ def test_very_small_sets(n, kind):
     check(x, draw(1, x.shape[-1], 7), layout)
 
 
+@pytest.mark.parametrize("least, last, top", [(-1, 6, 6), (3, 6, 5), (4, 4, 6), (4, 7, 4)])
+@pytest.mark.parametrize("kind", ["lengths", "packed", "own"])
+def test_lists_have_every_set_once(kind, least, last, top, monkeypatch):
+    monkeypatch.setattr(lists, "BLOCK", 8)
+    sizes = torch.randint(0, 130, (2, 21), generator=torch.Generator().manual_seed(last))
+    sizes[:, :5] = torch.tensor([0, 3, 16, 32, 64])
+    sizes = sizes if kind != "packed" else sizes[:1].expand(2, 21)
+    shape, lengths, offsets = torch.Size((2, 21, 130, 3)), sizes.to(DEVICE), None
+    if kind != "lengths":
+        offsets = torch.nn.functional.pad(sizes.cumsum(-1), (1, 0)).to(DEVICE)
+        shape, lengths = torch.Size((2, int(offsets.max()), 3)), None
+        offsets = offsets if kind == "own" else offsets[0]
+    made = lists.Lists(sets.Sets(shape, None, lengths, offsets), least, 4, last, top)
+    bounds = [least, *(1 << log for log in range(4, last)), 1 << 30]
+    ranges = dict(zip(range(4, last + 1), itertools.pairwise(bounds), strict=True))
+    found = {log: made.of(log) for log in ranges}
+    if last > top:
+        ranges["all"], found["all"] = (1 << top, 1 << 30), made.all()
+    assert len(made.counts) == len(found)
+    for name, (counts, numbers) in found.items():
+        for own, count, number in zip(sizes, counts, numbers, strict=True):
+            expected = (own > ranges[name][0]) & (own <= ranges[name][1])
+            assert number[:count].sort().values.tolist() == expected.nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize("kind", ["lengths", "packed", "own"])
+def test_small_tiles_and_those_of_lists(kind, monkeypatch):
+    """Some tiles look at all sets, and larger ones go through lists of their own."""
+    monkeypatch.setattr(pool, "LISTED", 6)
+    monkeypatch.setattr(pool, "MIXED", {7: (5, 6, 7)})
+    monkeypatch.setattr(lists, "BLOCK", 4)
+    sizes = torch.tensor([[0, 33, 64, 2, 65, 128, 32], [100, 31, 0, 64, 1, 70, 90]], device=DEVICE)
+    n, dim = 128, 3
+    x = draw(2, 7, n, dim)
+    outside = torch.arange(n, device=DEVICE) >= sizes[..., None]
+    if kind == "lengths":
+        layout = Padded((2, 7, n), x.device, lengths=sizes)
+        x[outside] = float("nan")
+    else:
+        sizes = sizes if kind == "own" else sizes[:1].expand(2, 7)
+        offsets = torch.nn.functional.pad(sizes.cumsum(-1), (1, 0))
+        x = draw(2, int(offsets.max()), dim)
+        offsets = offsets if kind == "own" else offsets[0]
+        layout = Packed((2, 7, x.shape[1]), x.device, offsets)
+    check(x, draw(2, dim, 7), layout)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("n", [5, 40] if CPU else [5, 40, 600, 1500])
 @pytest.mark.parametrize("big", [False, True] if CPU else [False])
@@ -317,8 +369,6 @@ def test_the_largest_sets_of_every_replica(big, own, request):
     offsets = torch.nn.functional.pad(sizes.cumsum(-1), (1, 0)).to(DEVICE)
     x = draw(2, int(offsets.max()) + 3 * own, 3)
     layout = Packed((2, 12, x.shape[1]), x.device, offsets)
-    where = sets.Sets(x.shape, None, None, offsets)
-    assert where.larger(pool.TOP if big else 32)[0] < 12
     if own:
         x[~layout.inside.expand_as(x)] = float("nan")
     check(x, draw(2, 3, 7), layout)
@@ -584,8 +634,10 @@ def test_a_promised_length_changes_nothing(longest, own):
 
 
 @pytest.mark.parametrize("promised", [7, 20])
-def test_a_set_that_is_longer_than_promised_is_nan(promised):
+@pytest.mark.parametrize("listed", [3, pool.LISTED])
+def test_a_set_that_is_longer_than_promised_is_nan(promised, listed, monkeypatch):
     """And its ranks lead nowhere outside of it."""
+    monkeypatch.setattr(pool, "LISTED", listed)
     offsets = torch.tensor([0, 3, 45, 50], device=DEVICE)
     x, weight = draw(1, 50, 3), draw(1, 3, 4)
     y, ranks, ordered = pool.pool(x, weight, None, None, offsets, True, True, promised)

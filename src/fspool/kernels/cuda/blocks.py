@@ -10,8 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .lists import in_list, listed
 from .piecewise import load_weights
-from .sets import ANY, Sets, find, index, is_element, origin, program
+from .sets import ANY, Sets, find, index, is_element, origin, start
 from .sorting import LOWEST, key_of, sort_blocks, value_of
 
 BLOCK = 5, 5  # log2 of the rows of a thread and of their groups: a block of 1024
@@ -43,29 +44,25 @@ def value_of_large(key, rows, dtype: tl.constexpr):
 def columns_of(first, number, d, dim, size, WIDE: tl.constexpr):
     """Where the columns of a set begin in the second copy, and how long they are."""
     long = (size // 4 + 2) * 4
-    start = (first + SPARE * number) * dim // 4 * 4
-    return start + index(d, WIDE) * long, long
+    begin = (first + SPARE * number) * dim // 4 * 4
+    return begin + index(d, WIDE) * long, long
 
 
 @triton.jit
-def _place_blocks(dim, LOG: tl.constexpr, LOGQ: tl.constexpr, BD: tl.constexpr):
-    """Replica and set, and of a tile of blocks beside one another the features and the rows."""
-    g, b, _ = program(dim, BD)
+def _blocks_of(first, LOG: tl.constexpr, LOGQ: tl.constexpr, BD: tl.constexpr):
+    """Of a tile of blocks beside one another the features and the rows."""
     column = tl.arange(0, BD << LOGQ)[None, :]
-    d = tl.program_id(0) % tl.cdiv(dim, BD) * BD + column % BD
-    return g, b, d, (column // BD << LOG) + tl.arange(0, 1 << LOG)[:, None]
+    return first + column % BD, (column // BD << LOG) + tl.arange(0, 1 << LOG)[:, None]
 
 
-@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
-def sort_whole(
+@triton.jit
+def _sort_set(
     x_ptr,
     w_ptr,
     y_ptr,
     key_ptr,
     column_ptr,
     pair_ptr,
-    number_ptr,
-    numbers,
     offsets_ptr,
     apart,
     sizes_ptr,
@@ -78,22 +75,19 @@ def sort_whole(
     stride_n,
     stride_d,
     knots,
-    above,
+    g,
+    b,
+    feature,
     WIDE: tl.constexpr,
     LOGR: tl.constexpr,
     LOGC: tl.constexpr,
     LOGQ: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """As _sort, for sets that registers hold: of more than ``above`` rows, and at most those of the
-    tile."""
     ROWS: tl.constexpr = 1 << (LOGR + LOGC + LOGQ)
-    g, b, d, row = _place_blocks(dim, LOGR + LOGC, LOGQ, BD)
-    if number_ptr is not None:
-        b = tl.load(number_ptr + g * numbers + b)
+    d, row = _blocks_of(feature, LOGR + LOGC, LOGQ, BD)
+    feature += tl.arange(0, BD)[None, :]
     packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
-    if (rows <= above) | (rows > ROWS):
-        return
     inside = d < dim
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     element = is_element(row, first, rows, mask_ptr) & inside
@@ -109,7 +103,6 @@ def sort_whole(
         weight = load_weights(w_ptr + g * knots * dim, row, size, d, valid, knots, dim)
         total = tl.sum(tl.where(valid, weight * value, 0.0), axis=0)
         total = tl.sum(tl.reshape(total, (1 << LOGQ, BD)), axis=0)
-        _, _, feature = program(dim, BD)
         tl.store(y_ptr + number * dim + feature, total[None, :], mask=feature < dim)
     if column_ptr is not None:
         columns, long = columns_of(first, number, d, dim, size, WIDE)
@@ -121,16 +114,19 @@ def sort_whole(
         following = tl.load(column_ptr + columns + row + 1, mask=inside & (row + 1 < size), other=0)
         equal = ((following == key) & (row + 1 < size) & inside).to(tl.int32)
         pairs = tl.sum(tl.reshape(tl.sum(equal, axis=0), (1 << LOGQ, BD)), axis=0)
-        _, _, feature = program(dim, BD)
         tl.store(pair_ptr + number * dim + feature, pairs[None, :], mask=feature < dim)
 
 
-@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
-def sort_whole_again(
-    rank_ptr,
+@triton.jit(do_not_specialize=ANY)
+def sort_whole(
+    x_ptr,
+    w_ptr,
+    y_ptr,
+    key_ptr,
+    column_ptr,
     pair_ptr,
+    count_ptr,
     number_ptr,
-    numbers,
     offsets_ptr,
     apart,
     sizes_ptr,
@@ -138,37 +134,101 @@ def sort_whole_again(
     batch,
     length,
     dim,
-    above,
+    stride_g,
+    stride_b,
+    stride_n,
+    stride_d,
+    knots,
     WIDE: tl.constexpr,
     LOGR: tl.constexpr,
     LOGC: tl.constexpr,
     LOGQ: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """As _sort_again, for the sets of _sort_whole."""
-    ROWS: tl.constexpr = 1 << (LOGR + LOGC + LOGQ)
-    g, b, d, row = _place_blocks(dim, LOGR + LOGC, LOGQ, BD)
-    if number_ptr is not None:
-        b = tl.load(number_ptr + g * numbers + b)
+    """As _sort, for sets that registers hold."""
+    tensors = x_ptr, w_ptr, y_ptr, key_ptr, column_ptr, pair_ptr
+    sets = offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length, dim
+    strides = stride_g, stride_b, stride_n, stride_d
+    if count_ptr is None:
+        g, b, d = start(dim, BD)
+        _sort_set(*tensors, *sets, *strides, knots, g, b, d, WIDE, LOGR, LOGC, LOGQ, BD)
+    else:
+        g = tl.program_id(1).to(tl.int64)
+        tiles = in_list(count_ptr, g, dim, BD)
+        for i in tl.range(tl.program_id(0), tiles, tl.num_programs(0), disable_licm=True):
+            b, d = listed(i, number_ptr, g, batch, dim, BD)
+            _sort_set(*tensors, *sets, *strides, knots, g, b, d, WIDE, LOGR, LOGC, LOGQ, BD)
+
+
+@triton.jit
+def _sort_set_again(
+    rank_ptr,
+    pair_ptr,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    g,
+    b,
+    feature,
+    WIDE: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
+    LOGQ: tl.constexpr,
+    BD: tl.constexpr,
+):
+    d, row = _blocks_of(feature, LOGR + LOGC, LOGQ, BD)
     _, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
-    if (rows <= above) | (rows > ROWS):
-        return
     pairs = tl.load(pair_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0)
     many = pairs > MANY
-    if tl.max(many.to(tl.int32)) == 0:
-        return
     rank_ptr += first * dim + d
-    element = is_element(row, first, rows, mask_ptr) & many
-    rank = tl.load(rank_ptr + index(row, WIDE) * dim, mask=element, other=0).to(tl.int32)
-    key = tl.where(element, -(rank * NUMBERED + row), LOWEST)
-    key = sort_blocks(key, LOGR, LOGC, LOGQ, BD)
-    to = rank_ptr + index(-key & (NUMBERED - 1), WIDE) * dim
-    tl.store(to, row.to(rank_ptr.dtype.element_ty), mask=(row < size) & many)
+    if tl.max(many.to(tl.int32)) > 0:
+        element = is_element(row, first, rows, mask_ptr) & many
+        rank = tl.load(rank_ptr + index(row, WIDE) * dim, mask=element, other=0).to(tl.int32)
+        key = tl.where(element, -(rank * NUMBERED + row), LOWEST)
+        key = sort_blocks(key, LOGR, LOGC, LOGQ, BD)
+        to = rank_ptr + index(-key & (NUMBERED - 1), WIDE) * dim
+        tl.store(to, row.to(rank_ptr.dtype.element_ty), mask=(row < size) & many)
 
 
-def tiles(sets: Sets, above: int) -> list[tuple[int, int]]:
+@triton.jit(do_not_specialize=ANY[:-1])
+def sort_whole_again(
+    rank_ptr,
+    pair_ptr,
+    count_ptr,
+    number_ptr,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    WIDE: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
+    LOGQ: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """As _sort_again, for the sets of sort_whole."""
+    sets = offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length, dim
+    if count_ptr is None:
+        g, b, d = start(dim, BD)
+        _sort_set_again(rank_ptr, pair_ptr, *sets, g, b, d, WIDE, LOGR, LOGC, LOGQ, BD)
+    else:
+        g = tl.program_id(1).to(tl.int64)
+        tiles = in_list(count_ptr, g, dim, BD)
+        for i in tl.range(tl.program_id(0), tiles, tl.num_programs(0), disable_licm=True):
+            b, d = listed(i, number_ptr, g, batch, dim, BD)
+            _sort_set_again(rank_ptr, pair_ptr, *sets, g, b, d, WIDE, LOGR, LOGC, LOGQ, BD)
+
+
+def tiles(sets: Sets, top: int) -> list[tuple[int, int]]:
     """log2 of the blocks of the tiles that sets of these lengths may need, and their features."""
-    fitting = [log for log in WHOLE if above << (log - 1) < sets.longest]
+    fitting = [log for log in WHOLE if 1 << (top + log - 1) < sets.longest]
     if not (sets.packed or sets.varied):  # all have one length
-        fitting = fitting[-1:] if sets.longest <= above << max(WHOLE) else []
+        fitting = fitting[-1:] if sets.longest <= 1 << (top + max(WHOLE)) else []
     return [(log, WHOLE[log]) for log in fitting]

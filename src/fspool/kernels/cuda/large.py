@@ -29,6 +29,7 @@ from .blocks import (
     sort_whole_again,
     value_of_large,
 )
+from .lists import Lists, in_list, listed
 from .piecewise import load_weights
 from .sets import ANY, Sets, find, index, is_element, is_wide, origin, program, strides
 from .sorting import LOWEST, count_larger, merge_tile, sort_tile
@@ -90,16 +91,14 @@ def _merge_blocks(
         p *= 2
 
 
-@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
-def _sort(
+@triton.jit
+def _sort_set(
     x_ptr,
     w_ptr,
     y_ptr,
     key_ptr,
     column_ptr,
     pair_ptr,
-    number_ptr,
-    numbers,
     offsets_ptr,
     apart,
     sizes_ptr,
@@ -112,22 +111,17 @@ def _sort(
     stride_n,
     stride_d,
     knots,
-    above,
+    g,
+    b,
+    d,
     WIDE: tl.constexpr,
     LOGR: tl.constexpr,
     LOGC: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Some features of a set of more than ``above`` rows; for the ranks also the second copy, and
-    how many neighbours are equal."""
     TILE: tl.constexpr = 1 << (LOGR + LOGC)
-    g, b, d = program(dim, BD)
-    if number_ptr is not None:
-        b = tl.load(number_ptr + g * numbers + b)
     packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
-    if rows <= above:
-        return
     inside = d < dim
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     key_ptr += first * dim + d
@@ -166,14 +160,16 @@ def _sort(
         tl.store(pair_ptr + number * dim + d, pairs, mask=inside)
 
 
-@triton.jit(do_not_specialize=(*ANY, "numbers", "above", "split"))
-def _rank(
+@triton.jit(do_not_specialize=ANY)
+def _sort(
     x_ptr,
+    w_ptr,
+    y_ptr,
+    key_ptr,
     column_ptr,
-    rank_ptr,
     pair_ptr,
+    count_ptr,
     number_ptr,
-    numbers,
     offsets_ptr,
     apart,
     sizes_ptr,
@@ -185,21 +181,58 @@ def _rank(
     stride_b,
     stride_n,
     stride_d,
-    above,
+    knots,
+    WIDE: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """Some features of each set; for the ranks also the second copy, and how many neighbours are
+    equal."""
+    tensors = x_ptr, w_ptr, y_ptr, key_ptr, column_ptr, pair_ptr
+    sets = offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length, dim
+    strides = stride_g, stride_b, stride_n, stride_d
+    if count_ptr is None:
+        g, b, d = program(dim, BD)
+        _sort_set(*tensors, *sets, *strides, knots, g, b, d, WIDE, LOGR, LOGC, BR, BD)
+    else:
+        g = tl.program_id(1).to(tl.int64)
+        tiles = in_list(count_ptr, g, dim, BD)
+        for i in tl.range(tl.program_id(0), tiles, tl.num_programs(0), disable_licm=True):
+            b, d = listed(i, number_ptr, g, batch, dim, BD)
+            d += tl.arange(0, BD)[None, :]
+            _sort_set(*tensors, *sets, *strides, knots, g, b, d, WIDE, LOGR, LOGC, BR, BD)
+
+
+@triton.jit
+def _rank_rows(
+    x_ptr,
+    column_ptr,
+    rank_ptr,
+    pair_ptr,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    stride_g,
+    stride_b,
+    stride_n,
+    stride_d,
     split,
+    g,
+    b,
+    share,
+    d,
     WIDE: tl.constexpr,
     LOG: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """How many are larger: among some samples in registers, then in memory among few."""
-    g, pid, d = program(dim, BD)
-    start, b = (pid % split) * BR, pid // split
-    if number_ptr is not None:
-        b = tl.load(number_ptr + g * numbers + b)
     packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
-    if rows <= above:
-        return
     inside = d < dim
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
     rank_ptr += first * dim + d
@@ -214,7 +247,7 @@ def _rank(
     samples = tl.load(columns + sample, mask=(sample < size) & inside, other=LOWEST)
     t = tl.arange(0, CHUNK)[None, None, :]
     owned = rows if offsets_ptr is not None else length
-    for r in range(start, owned, split * BR):
+    for r in range(share * BR, owned, split * BR):
         row = r + tl.arange(0, BR)[:, None]
         element = is_element(row, first, rows, mask_ptr) & inside
         x = tl.load(x_ptr + index(row, WIDE) * stride_n + d * stride_d, mask=element, other=0.0)
@@ -257,13 +290,14 @@ def _rank(
         tl.store(to, rank.to(rank_ptr.dtype.element_ty), mask=element)
 
 
-@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
-def _sort_again(
+@triton.jit(do_not_specialize=(*ANY[:-1], "split"))
+def _rank(
+    x_ptr,
+    column_ptr,
     rank_ptr,
-    key_ptr,
     pair_ptr,
+    count_ptr,
     number_ptr,
-    numbers,
     offsets_ptr,
     apart,
     sizes_ptr,
@@ -271,7 +305,92 @@ def _sort_again(
     batch,
     length,
     dim,
-    above,
+    stride_g,
+    stride_b,
+    stride_n,
+    stride_d,
+    split,
+    WIDE: tl.constexpr,
+    LOG: tl.constexpr,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """How many are larger: among some samples in registers, then in memory among few."""
+    tensors = x_ptr, column_ptr, rank_ptr, pair_ptr
+    sets = offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length, dim
+    strides = stride_g, stride_b, stride_n, stride_d
+    if count_ptr is None:
+        g, i, d = program(dim, BD)
+        b, s = i // split, i % split
+        _rank_rows(*tensors, *sets, *strides, split, g, b, s, d, WIDE, LOG, BR, BD)
+    else:
+        g = tl.program_id(1).to(tl.int64)
+        tiles = in_list(count_ptr, g, dim, BD) * split
+        for i in tl.range(tl.program_id(0), tiles, tl.num_programs(0), disable_licm=True):
+            b, d = listed(i // split, number_ptr, g, batch, dim, BD)
+            d += tl.arange(0, BD)[None, :]
+            _rank_rows(*tensors, *sets, *strides, split, g, b, i % split, d, WIDE, LOG, BR, BD)
+
+
+@triton.jit
+def _sort_set_again(
+    rank_ptr,
+    key_ptr,
+    pair_ptr,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    g,
+    b,
+    d,
+    WIDE: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
+    BR: tl.constexpr,
+    BD: tl.constexpr,
+):
+    TILE: tl.constexpr = 1 << (LOGR + LOGC)
+    _, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
+    pairs = tl.load(pair_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0)
+    many = (pairs > MANY) & (rows <= NUMBERED)
+    rank_ptr += first * dim + d
+    key_ptr += first * dim + d
+    if tl.max(many.to(tl.int32)) > 0:
+        for r in range(0, rows, TILE):
+            row = r + tl.arange(0, TILE)[:, None]
+            element = is_element(row, first, rows, mask_ptr) & many
+            rank = tl.load(rank_ptr + index(row, WIDE) * dim, mask=element, other=0).to(tl.int32)
+            key = sort_tile(tl.where(element, -(rank * NUMBERED + row), LOWEST), LOGR, LOGC, BD)
+            tl.store(key_ptr + index(row, WIDE) * dim, key, mask=(row < rows) & many)
+        tl.debug_barrier()
+        _merge_blocks(key_ptr, rows, dim, many, WIDE, LOGR, LOGC, BD)
+        for r in range(0, size, BR):
+            rank = r + tl.arange(0, BR)[:, None]
+            valid = (rank < size) & many
+            key = tl.load(key_ptr + index(rank, WIDE) * dim, mask=valid, other=0)
+            row = -key & (NUMBERED - 1)
+            ranks = (rank + d * 0).to(rank_ptr.dtype.element_ty)
+            tl.store(rank_ptr + index(row, WIDE) * dim, ranks, mask=valid)
+
+
+@triton.jit(do_not_specialize=ANY[:-1])
+def _sort_again(
+    rank_ptr,
+    key_ptr,
+    pair_ptr,
+    count_ptr,
+    number_ptr,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
     WIDE: tl.constexpr,
     LOGR: tl.constexpr,
     LOGC: tl.constexpr,
@@ -279,34 +398,18 @@ def _sort_again(
     BD: tl.constexpr,
 ):
     """Columns of many equal elements, whose ranks are those of their first, by rank and row."""
-    TILE: tl.constexpr = 1 << (LOGR + LOGC)
-    g, b, d = program(dim, BD)
-    if number_ptr is not None:
-        b = tl.load(number_ptr + g * numbers + b)
-    _, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
-    if (rows <= above) | (rows > NUMBERED):
-        return
-    pairs = tl.load(pair_ptr + (g * batch + b) * dim + d, mask=d < dim, other=0)
-    many = pairs > MANY
-    if tl.max(many.to(tl.int32)) == 0:
-        return
-    rank_ptr += first * dim + d
-    key_ptr += first * dim + d
-    for r in range(0, rows, TILE):
-        row = r + tl.arange(0, TILE)[:, None]
-        element = is_element(row, first, rows, mask_ptr) & many
-        rank = tl.load(rank_ptr + index(row, WIDE) * dim, mask=element, other=0).to(tl.int32)
-        key = sort_tile(tl.where(element, -(rank * NUMBERED + row), LOWEST), LOGR, LOGC, BD)
-        tl.store(key_ptr + index(row, WIDE) * dim, key, mask=(row < rows) & many)
-    tl.debug_barrier()
-    _merge_blocks(key_ptr, rows, dim, many, WIDE, LOGR, LOGC, BD)
-    for r in range(0, size, BR):
-        rank = r + tl.arange(0, BR)[:, None]
-        valid = (rank < size) & many
-        key = tl.load(key_ptr + index(rank, WIDE) * dim, mask=valid, other=0)
-        row = -key & (NUMBERED - 1)
-        ranks = (rank + d * 0).to(rank_ptr.dtype.element_ty)
-        tl.store(rank_ptr + index(row, WIDE) * dim, ranks, mask=valid)
+    tensors = rank_ptr, key_ptr, pair_ptr
+    sets = offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length, dim
+    if count_ptr is None:
+        g, b, d = program(dim, BD)
+        _sort_set_again(*tensors, *sets, g, b, d, WIDE, LOGR, LOGC, BR, BD)
+    else:
+        g = tl.program_id(1).to(tl.int64)
+        tiles = in_list(count_ptr, g, dim, BD)
+        for i in tl.range(tl.program_id(0), tiles, tl.num_programs(0), disable_licm=True):
+            b, d = listed(i, number_ptr, g, batch, dim, BD)
+            d += tl.arange(0, BD)[None, :]
+            _sort_set_again(*tensors, *sets, g, b, d, WIDE, LOGR, LOGC, BR, BD)
 
 
 @triton.jit
@@ -314,8 +417,10 @@ def _highest(x):
     return tl.max(x, axis=0)[None, :]
 
 
-def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -> None:
-    """Sets of more than ``above`` rows: x in sorted order, and where asked for y and ranks."""
+def sort(
+    x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, top: int, lists: Lists | None
+) -> None:
+    """Sets of more than 2^top rows: x in sorted order, and where asked for y and ranks."""
     knots = 1 if weight is None else weight.shape[1]
     wide = is_wide(x, ordered)
     columns = pairs = None
@@ -324,46 +429,54 @@ def sort(x: Tensor, sets: Sets, weight, y, ranks, ordered: Tensor, above: int) -
         columns = torch.empty(size, dtype=torch.int32, device=x.device)
         pairs = columns.new_empty(sets.replicas, sets.batch, sets.dim)
     memory = x, weight, y, ordered.view(torch.int32), columns, pairs
-    tiles = blocks.tiles(sets, above)
-    top = above << max((log for log, _ in tiles), default=0)
-    more = sets.longest > top or sets.promised  # a promise may be broken
+    tiles = blocks.tiles(sets, top)
+    most = top + max((log for log, _ in tiles), default=0)
+    more = sets.longest > 1 << most or sets.promised  # a promise may be broken
+
+    def some(log: int, features: int, warps: int) -> tuple:
+        """Grid, and the list that has these sets."""
+        if lists is None:
+            return sets.grid(sets.batch, features), None, None
+        return lists.grid(features, warps, 1 << (log - 1)), *lists.of(log)
+
     whole = {"num_warps": blocks.WARPS, "maxnreg": blocks.REGISTERS}
     for log, features in tiles:
-        least = above << (log - 1)
-        count, *some = sets.larger(least)
-        sort_whole[sets.grid(count, features)](
-            *(*memory, *some, *sets.args, *strides(x), knots, least),
+        grid, *these = some(top + log, features, blocks.WARPS)
+        sort_whole[grid](
+            *(*memory, *these, *sets.args, *strides(x), knots),
             *(wide, *blocks.BLOCK, log, features),
             **whole,
         )
     features, warps, registers = SORT
     tile = wide, LOGR, LOGC, ROWS, features
-    larger, *huge = sets.larger(top)
     if more:
-        _sort[sets.grid(larger, features)](
-            *(*memory, *huge, *sets.args, *strides(x), knots, top, *tile),
+        grid, *these = some(most + 1, features, warps)
+        _sort[grid](
+            *(*memory, *these, *sets.args, *strides(x), knots, *tile),
             num_warps=warps,
             maxnreg=registers,
         )
     if ranks is None:
         return
     width, rows, split, rank_warps, rank_registers = RANK
-    count, *large = sets.larger(above)
-    _rank[sets.grid(count * split, width)](
-        *(x, columns, ranks, pairs, *large, *sets.args, *strides(x), above, split),
+    grid, these = sets.grid(sets.batch * split, width), (None, None)
+    if lists is not None:
+        grid, these = lists.grid(width, rank_warps, 1 << top, split), lists.all()
+    _rank[grid](
+        *(x, columns, ranks, pairs, *these, *sets.args, *strides(x), split),
         *(wide, SAMPLES, rows, width),
         num_warps=rank_warps,
         maxnreg=rank_registers,
     )
     for log, features in tiles:
-        least = above << (log - 1)
-        count, *some = sets.larger(least)
-        sort_whole_again[sets.grid(count, features)](
-            *(ranks, pairs, *some, *sets.args, least, wide, *blocks.BLOCK, log, features), **whole
+        grid, *these = some(top + log, features, blocks.WARPS)
+        sort_whole_again[grid](
+            *(ranks, pairs, *these, *sets.args, wide, *blocks.BLOCK, log, features), **whole
         )
     if more:
-        _sort_again[sets.grid(larger, SORT[0])](
-            *(ranks, columns, pairs, *huge, *sets.args, top, *tile),
+        grid, *these = some(most + 1, SORT[0], warps)
+        _sort_again[grid](
+            *(ranks, columns, pairs, *these, *sets.args, *tile),
             num_warps=warps,
             maxnreg=registers,
         )

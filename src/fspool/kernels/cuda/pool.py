@@ -17,8 +17,9 @@ from ..shapes import (
     rows_shape,
     sorted_dtype,
 )
-from . import large
+from . import blocks, large
 from .counts import cdiv
+from .lists import Lists, in_list, listed
 from .moves import scatter
 from .piecewise import FEW, load_weights
 from .pull import SMALL, is_of_small, sum_knots, sum_ranked, unpool_rows
@@ -51,6 +52,7 @@ TILES = {
 # For padded sets of different lengths, by the largest: few, as each is a launch, near most sets.
 MIXED = {7: (5, 7), 8: (6, 8), 9: (7, 8, 9), 10: (5, 6, 8, 9, 10)}
 SMALLEST = 5  # of packed sets, which have them all from there on: few sets are looked at again
+LISTED = 8  # from which on sets are looked for beforehand: few of so large programs run at once
 TIES = 2  # log2 of the groups of rows up to which a tile ranks equal numbers itself
 TOP = LARGEST_TILE
 LOOKED_AT = 32  # places at which one program looks for ties
@@ -106,16 +108,14 @@ def _agreed(yes):
     return tl.max(tl.zeros((32,), tl.int32) + yes.to(tl.int32)) > 0
 
 
-@triton.jit(do_not_specialize=(*ANY, "numbers", "above"))
-def _pool(
+@triton.jit
+def _pool_set(
     x_ptr,
     w_ptr,
     y_ptr,
     rank_ptr,
     tie_ptr,
     sorted_ptr,
-    number_ptr,
-    numbers,
     offsets_ptr,
     apart,
     sizes_ptr,
@@ -128,30 +128,22 @@ def _pool(
     stride_n,
     stride_d,
     knots,
-    above,
+    g,
+    b,
+    d,
     FILL: tl.constexpr,
     AGAIN: tl.constexpr,
-    LAST: tl.constexpr,
     LOGR: tl.constexpr,
     LOGC: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Sets of more than ``above`` rows, and at most those of the tile; the last refuses others.
+    """Some features of a set that the tile has room for.
 
     Packed sets are often graphs, where most columns have ties. Large ones sort such a tile in a
     second turn by rank and row, with the code of the first: there are no registers for two sorts.
     """
     BN: tl.constexpr = 1 << (LOGR + LOGC)
-    g, b, d = program(dim, BD)
-    if number_ptr is not None:
-        b = tl.load(number_ptr + g * numbers + b).to(tl.int32)
     packed, first, rows, size = find(g, b, offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length)
-    if (rows <= above) | (rows > BN):
-        if LAST:
-            if rows > BN:
-                at = (g * batch + b) * dim + d
-                _refuse(y_ptr, rank_ptr, sorted_ptr, at, first, rows, d, dim, BN)
-        return
     row = tl.arange(0, BN)[:, None]
     element = is_element(row, first, rows, mask_ptr) & (d < dim)
     x_ptr += origin(g, b, packed, stride_g, stride_b, stride_n)
@@ -218,6 +210,68 @@ def _pool(
 
 
 @triton.jit(do_not_specialize=(*ANY, "above"))
+def _pool(
+    x_ptr,
+    w_ptr,
+    y_ptr,
+    rank_ptr,
+    tie_ptr,
+    sorted_ptr,
+    count_ptr,
+    number_ptr,
+    offsets_ptr,
+    apart,
+    sizes_ptr,
+    mask_ptr,
+    batch,
+    length,
+    dim,
+    stride_g,
+    stride_b,
+    stride_n,
+    stride_d,
+    knots,
+    above,
+    FILL: tl.constexpr,
+    AGAIN: tl.constexpr,
+    LAST: tl.constexpr,
+    LOGR: tl.constexpr,
+    LOGC: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """The sets of a list; or without one those of more than ``above`` rows, and at most those of
+    the tile. The last tile refuses larger ones."""
+    BN: tl.constexpr = 1 << (LOGR + LOGC)
+    tensors = x_ptr, w_ptr, y_ptr, rank_ptr, tie_ptr, sorted_ptr
+    sets = offsets_ptr, apart, sizes_ptr, mask_ptr, batch, length
+    strides = stride_g, stride_b, stride_n, stride_d
+    if count_ptr is None:
+        g, b, d = program(dim, BD)
+        _, first, rows, _ = find(g, b, *sets)
+        if (rows <= above) | (rows > BN):
+            if LAST:
+                if rows > BN:
+                    at = (g * batch + b) * dim + d
+                    _refuse(y_ptr, rank_ptr, sorted_ptr, at, first, rows, d, dim, BN)
+            return
+        _pool_set(*tensors, *sets, dim, *strides, knots, g, b, d, FILL, AGAIN, LOGR, LOGC, BD)
+    else:
+        g = tl.program_id(1).to(tl.int64)
+        tiles = in_list(count_ptr, g, dim, BD)
+        for i in tl.range(tl.program_id(0), tiles, tl.num_programs(0), disable_licm=True):
+            b, d = listed(i, number_ptr, g, batch, dim, BD)
+            d += tl.arange(0, BD)[None, :]
+            _, first, rows, _ = find(g, b, *sets)
+            if rows <= BN:
+                _pool_set(
+                    *tensors, *sets, dim, *strides, knots, g, b, d, FILL, AGAIN, LOGR, LOGC, BD
+                )
+            elif LAST:
+                at = (g * batch + b) * dim + d
+                _refuse(y_ptr, rank_ptr, sorted_ptr, at, first, rows, d, dim, BN)
+
+
+@triton.jit(do_not_specialize=(*ANY, "above"))
 def _break_ties(
     rank_ptr,
     tie_ptr,
@@ -272,6 +326,7 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
     knots = 1 if weight is None else weight.shape[1]
     above = -1
     with torch.cuda.device_of(x):
+        lists = _lists(sets)
         for log in _tiles(sets):
             logr, logc, features, warps, registers = TILES[log]
             fill = sets.varied and ranks is not None and sets.length > 1 << log
@@ -280,8 +335,10 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
             if ranks is not None and x.dtype.itemsize > 2 and not again:
                 flags = (sets.replicas, sets.batch, sets.dim)
                 ties = torch.empty(flags, dtype=torch.int32, device=x.device)
-            count, *some = sets.larger(above) if above > 0 else (sets.batch, None, 0)
-            _pool[sets.grid(count, features)](
+            some, grid = (None, None), sets.grid(sets.batch, features)
+            if lists and log >= LISTED:
+                some, grid = lists.of(log), lists.grid(features, warps, above)
+            _pool[grid](
                 *(x, weight, y, ranks, ties, ordered, *some),
                 *(*sets.args, *strides(x), knots, above),
                 *(fill, again, sets.promised and sets.longest <= 1 << log, logr, logc, features),
@@ -297,7 +354,20 @@ def _sort(x: Tensor, sets: Sets, weight, y, ranks, ordered) -> None:
                 )
             above = 1 << log
         if sets.longest > TOP:
-            large.sort(x, sets, weight, y, ranks, ordered, TOP)
+            large.sort(x, sets, weight, y, ranks, ordered, max(TILES), lists)
+
+
+def _lists(sets: Sets) -> Lists | None:
+    """Of the sets of large tiles, where there may be others."""
+    tiles, top = _tiles(sets), max(TILES)
+    first = next((log for log in tiles if log >= LISTED), None)
+    if first is None or not (sets.packed or sets.varied):
+        return None
+    least = max((1 << log for log in tiles if log < first), default=-1)
+    last = tiles[-1]
+    if sets.longest > TOP:
+        last = top + 1 + max(log for log, _ in blocks.tiles(sets, top))
+    return Lists(sets, least, first, last, top)
 
 
 def _tiles(sets: Sets) -> list[int]:

@@ -44,24 +44,11 @@ class Sets:
             offsets = offsets.contiguous()
         self.own = offsets is not None and offsets.ndim == 2  # for every replica
         apart = self.batch + 1 if self.own else 0  # how far, the offsets of two replicas
-        self._largest: Tensor | None = None  # numbers of sets
         self.args = (offsets, apart, lengths, mask, self.batch, self.length, self.dim)
 
     def grid(self, programs: int, features: int) -> tuple[int, int]:
         """For kernels that call ``program``: programs of a replica's sets, times those of x."""
         return programs * cdiv(self.dim, features), self.replicas
-
-    def larger(self, size: int) -> tuple[int, Tensor | None, int]:
-        """How many sets to look at for those of more than ``size`` rows, their numbers, or None for
-        all, and how far apart the numbers of two replicas lie.
-
-        Of many packed sets few can be large: those are looked for once, for the smallest size."""
-        offsets, count = self.args[0], self.length // size
-        if offsets is None or 2 * count > self.batch:
-            return self.batch, None, 0
-        if self._largest is None or self._largest.shape[-1] < count:
-            self._largest = offsets.diff().topk(count).indices
-        return count, self._largest, self._largest.shape[-1] if self.own else 0
 
 
 def strides(x: Tensor) -> tuple[int, int, int, int]:
@@ -120,12 +107,18 @@ def origin(g, b, packed, stride_g, stride_b, stride_n):
 
 
 @triton.jit
-def program(dim, BD: tl.constexpr):
-    """Replica (64 bits, for what is multiplied with it), program of its sets, and features."""
+def start(dim, BD: tl.constexpr):
+    """Replica (64 bits, for what is multiplied with it), program of its sets, first feature."""
     blocks = tl.cdiv(dim, BD)
     pid = tl.program_id(0)
-    d = (pid % blocks) * BD + tl.arange(0, BD)[None, :]
-    return tl.program_id(1).to(tl.int64), pid // blocks, d
+    return tl.program_id(1).to(tl.int64), pid // blocks, (pid % blocks) * BD
+
+
+@triton.jit
+def program(dim, BD: tl.constexpr):
+    """The same, with all features."""
+    g, b, first = start(dim, BD)
+    return g, b, first + tl.arange(0, BD)[None, :]
 
 
 @triton.jit
