@@ -12,7 +12,7 @@ from fspool.experiments import graph_selection
 from fspool.experiments.experiment import Combined, published
 from fspool.experiments.folds import sizes
 from fspool.experiments.graph_selection import by_repeat, choices, chosen, grids, whole
-from fspool.experiments.graph_tables import BASES, BIO, PAPER, SOCIAL
+from fspool.experiments.graph_tables import BASES, BIO, CODE, PAPER, SOCIAL
 from fspool.report.compact import _packed, _unpacked
 
 GRAPHS = {"MUTAG": 188, "PTC": 344, "NCI1": 4110}
@@ -167,7 +167,11 @@ def test_a_choice_among_few_is_known_as_such(width):
         for b in (32, 100)
         for p in (0.0, 0.5)
     ]
-    assert chosen(social)["fspool IMDB-BINARY"].metrics["whole"] == [1]
+    metrics = chosen(social)["fspool IMDB-BINARY"].metrics
+    assert metrics["whole"] == [1]
+    undropped = chosen([each for each in social if not each.settings["dropout"]])
+    assert metrics[CODE] == undropped["fspool IMDB-BINARY"].metrics["accuracy"]
+    assert CODE not in chosen([each for each in social if each.settings["dropout"]])
 
 
 def test_models_are_told_apart():

@@ -280,14 +280,17 @@ def test_bad_settings(bad, sentence):
 
 def test_the_grid_of_the_paper():
     cells = graphs.cells("paper")
-    assert len(cells) == 5 * 8 * 4 + 5 * 4 * 3
+    assert len(cells) == 5 * 8 * 4 + 5 * 4 * 3 + 3 * 2 * 4
     own = cells["fspool-NCI1-d16-b32-p0.5"]
     assert (own.width, own.batch, own.dropout, own.epochs, own.knots) == (16, 32, 0.5, 500, 5)
     social = cells["mean-COLLAB-d64-b100-p0"]
     assert (social.readout, social.width, social.batch, social.epochs) == ("mean", 64, 100, 250)
     assert cells["fspool-k20-PTC-d32-b128-p0"].knots == 20
     assert cells["fspool-bn-PTC-d32-b128-p0"].norm_first
-    assert not any(cell.wide_eps or cell.reshuffle for cell in cells.values())
+    assert not any(cell.reshuffle for cell in cells.values())
+    wide = {name for name, cell in cells.items() if cell.wide_eps}
+    assert wide == {name for name in cells if "-eps-" in name} != set()
+    assert cells["mean-eps-COLLAB-d64-b32-p0"].readout == "mean"
     assert EXPERIMENT.seeds["paper"] == 100 == own.most_runs
     assert {cell.dataset for cell in cells.values()} == set(tu.SOURCES) == {*SOCIAL, *BIO}
 

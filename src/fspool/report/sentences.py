@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 from ..lab.seconds import may_have_moved, seconds_of
 from .grids import Grid
-from .records import Collection, Record
+from .records import Collection, Plan, Record
 from .verdicts import AHEAD, BEHIND, LEVEL
+
+PARTS = 3  # commands that are quoted
 
 RULE = (
     "Each number is the mean over seeds, ± the sample standard deviation. Level means that it "
@@ -67,8 +69,16 @@ def how_made(
         text += f", {dates[0]}" if len(dates) == 1 else f", {dates[0]} to {dates[-1]}"
     text = escape(text)
     plans = [plan for plan in collection.plans if plan.experiment == records[0].experiment]
-    made = " and ".join(f"{code}{text}{code}" for plan in plans for text in plan.commands)
-    return f"{text}. Made by {made}." if made else f"{text}."
+    return f"{text}. Made by {_commands(plans, code)}." if plans else f"{text}."
+
+
+def _commands(plans: list[Plan], code: str) -> str:
+    """All of them, or if they are many what they are parts of."""
+    texts = [text for plan in plans for text in plan.commands]
+    if len(texts) <= PARTS:
+        return " and ".join(f"{code}{text}{code}" for text in texts)
+    whole = dict.fromkeys(f"fspool run {plan.experiment} --preset {plan.preset}" for plan in plans)
+    return " and ".join(f"{code}{text}{code}" for text in whole) + f", in {len(texts)} parts"
 
 
 def _list(origins: list[dict], key: str) -> str:
