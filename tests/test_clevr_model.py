@@ -12,7 +12,7 @@ from fspool.experiments.clevr_schedules import SCHEDULES
 from fspool.functional import fspool
 from fspool.lab.replicas import stack
 from fspool.lab.trainer import cut_gradients, make_optimiser
-from fspool.models.clevr import POOLS, QuestionAnswering
+from fspool.models.clevr import POOLS, QuestionAnswering, relu_of_sum
 from fspool.nn import JanossyPool, RelationNetwork
 
 from . import clevr
@@ -163,6 +163,26 @@ def test_bfloat16_is_near_float32(desk):
 
 # --------------------------------------------------------------------------------------------------
 # Pools of the house that only this network uses
+
+
+@pytest.mark.parametrize("shapes", [((2, 3, 4), (2, 1, 4)), ((2, 3, 1, 4), (2, 1, 3, 4))])
+def test_relu_of_a_sum(shapes):
+    one, other = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+    assert torch.equal(relu_of_sum(one, other), (one + other).relu())
+    assert torch.autograd.gradcheck(relu_of_sum, (one, other))
+    assert torch.autograd.gradgradcheck(relu_of_sum, (one, other))
+
+
+def test_relu_of_a_sum_in_bfloat16():
+    one, other = (torch.randn(2, *n, 64, requires_grad=True) for n in ((300, 1), (1, 300)))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = relu_of_sum(one, other)
+    assert torch.equal(y, (one + other).relu().bfloat16())
+    dy = torch.randn_like(y)
+    expected = torch.autograd.grad((one + other).relu(), (one, other), dy.float())
+    for actual, exact in zip(torch.autograd.grad(y, (one, other), dy), expected, strict=True):
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual, exact)
 
 
 def test_relation_network_is_a_loop_over_pairs():

@@ -134,18 +134,17 @@ class QuestionAnswering(nn.Module):
     def _elements(self, objects: Tensor, question: Tensor) -> Tensor:
         """g of every object, ``(..., B, N, width)``."""
         given = self._question_part(question, FEATURES).unsqueeze(-2)
-        return self._finish(self._object_part(objects, 0) + given)
+        return self._finish(relu_of_sum(self._object_part(objects, 0), given))
 
     def _pairs(self, objects: Tensor, question: Tensor) -> Tensor:
         """g of every pair of objects, ``(..., B, N^2, width)``."""
         given = self._question_part(question, 2 * FEATURES).unsqueeze(-2)
         one = (self._object_part(objects, 0) + given).unsqueeze(-2)
         other = self._object_part(objects, FEATURES).unsqueeze(-3)
-        return self._finish((one + other).flatten(-3, -2))
+        return self._finish(relu_of_sum(one, other).flatten(-3, -2))
 
     def _finish(self, x: Tensor) -> Tensor:
         """The rest of g, after its first linear layer."""
-        x = as_autocast(x.relu())
         for layer in self.rest:
             x = layer(x).relu()
         return x
@@ -160,6 +159,36 @@ class QuestionAnswering(nn.Module):
 
     def _question_part(self, question: Tensor, column: int) -> Tensor:
         return affine(question, self.first.weight[..., column:], self.first.bias)
+
+
+def relu_of_sum(one: Tensor, other: Tensor) -> Tensor:
+    """``(one + other).relu()``, added in full precision, in the dtype of products of matrices.
+
+    The sum itself is never stored: of all pairs of objects it would be the largest tensor by far.
+    """
+    return _ReluOfSum.apply(one, other, as_autocast(one.new_empty(0)).dtype)
+
+
+class _ReluOfSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, one: Tensor, other: Tensor, dtype: torch.dtype) -> Tensor:
+        shape = torch.broadcast_shapes(one.shape, other.shape)
+        y = torch.add(one, other, out=one.new_empty(shape, dtype=dtype)).relu_()
+        ctx.save_for_backward(y)
+        ctx.inputs = [(t.shape, t.dtype) for t in (one, other)]
+        return y
+
+    @staticmethod
+    def backward(ctx, dy: Tensor):
+        (y,) = ctx.saved_tensors
+        dx = torch.ops.aten.threshold_backward(dy, y, 0)
+        return *(_sum_to(dx, shape, dtype) for shape, dtype in ctx.inputs), None
+
+
+def _sum_to(x: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """The gradient of what was broadcast."""
+    axes = [i for i, (own, n) in enumerate(zip(shape, x.shape, strict=True)) if own < n]
+    return x.sum(axes, keepdim=True, dtype=dtype) if axes else x.to(dtype)
 
 
 class QuestionEncoder(nn.Module):
