@@ -45,8 +45,8 @@ def results(name: str):
     return report.collect(RESULTS / name / "paper.json")
 
 
-def test_digits_have_lists():
-    assert LISTED == ["mnist-reconstruction", "mnist-classification"]
+def test_digits_and_graphs_have_lists():
+    assert LISTED == ["mnist-reconstruction", "mnist-classification", "graphs"]
 
 
 @listed

@@ -415,6 +415,14 @@ def test_without_kept_rows():
     check(draw(2, 2, 9, 5), draw(2, 5, 7), Padded((2, 2, 9), torch.device(DEVICE)), kept=False)
 
 
+def test_tiles_with_lists_follow_one_another():
+    """No set falls between two of them."""
+    for tiles in (*pool.MIXED.values(), range(pool.SMALLEST, max(pool.TILES) + 1)):
+        some = [log for log in tiles if log >= pool.LISTED]
+        assert some == list(range(some[0], tiles[-1] + 1)) if some else True
+    assert pool.LISTED <= max(pool.TILES)
+
+
 def test_the_largest_tile_is_the_one_that_others_count_on():
     assert pool.TOP == 1 << max(pool.TILES)
 

@@ -144,14 +144,16 @@ def _metrics(points: Sequence[Tried]) -> Metrics:
         "epoch": [choice.epoch for choice in found],
         "best": [choice.best for choice in found],
         **{key: [own[key] for own in settings] for key in GRID},
-        **_as_released(points),
+        **_as_released(points, {choice.repeat for choice in found}),
     }
 
 
-def _as_released(points: Sequence[Tried]) -> Metrics:
-    """Without dropout on social graphs."""
-    points = [p for p in points if p.settings["dataset"] in SOCIAL and not p.settings["dropout"]]
-    return {CODE: [choice.accuracy for choice in choices(points)]} if points else {}
+def _as_released(points: Sequence[Tried], repeats: set[int]) -> Metrics:
+    """Without dropout on social graphs, where others have it."""
+    some = [p for p in points if p.settings["dataset"] in SOCIAL and not p.settings["dropout"]]
+    if not 0 < len(some) < len(points):
+        return {}
+    return {CODE: [choice.accuracy for choice in choices(some) if choice.repeat in repeats]}
 
 
 def _is_whole(points: Sequence[Tried]) -> bool:

@@ -27,7 +27,7 @@ from .experiment import Experiment
 from .folds import RUNS, Split, most_training, splits
 from .graph_deviations import GRAPH_DEVIATIONS
 from .graph_selection import by_repeat, chosen
-from .graph_tables import BASES, BIO, FARTHEST, SOCIAL, TABLES
+from .graph_tables import BASES, BEYOND, BIO, SOCIAL, TABLES
 
 TITLE = "Graphs: which class is it?"
 HALVING = 50  # epochs after which the learning rate is halved, again and again
@@ -282,7 +282,7 @@ def extra(dataset: str) -> dict[str, GraphCell]:
     found = grid("fspool-k20", dataset, (0.0, 0.5), knots=20)
     if dataset in BIO:
         found |= grid("fspool-bn", dataset, (0.0, 0.5), norm_first=True)
-    if dataset in FARTHEST:
+    if dataset in BEYOND:
         for model in ("fspool", BASES[dataset]):
             found |= grid(f"{model}-eps", dataset, (0.0, 0.5), readout=model, wide_eps=True)
     return found

@@ -25,7 +25,7 @@ def deviations(experiment: Experiment, collection: Collection) -> str:
         rows.append((*texts, _switch(own, experiment)))
     note = (
         "*Here* is what the preset `paper` does. A switch is a setting of "
-        f"`{experiment.cell.__name__}`; behind it stands what sets it."
+        f"`{experiment.cell.__name__}`; after it comes what sets it."
     )
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     places = _places(experiment, collection)

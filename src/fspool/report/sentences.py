@@ -78,7 +78,8 @@ def _commands(plans: list[Plan], code: str) -> str:
     if len(texts) <= PARTS:
         return " and ".join(f"{code}{text}{code}" for text in texts)
     whole = dict.fromkeys(f"fspool run {plan.experiment} --preset {plan.preset}" for plan in plans)
-    return " and ".join(f"{code}{text}{code}" for text in whole) + f", in {len(texts)} parts"
+    whole = " and ".join(f"{code}{text}{code}" for text in whole)
+    return f"{len(texts)} commands, parts of {whole}"
 
 
 def _list(origins: list[dict], key: str) -> str:

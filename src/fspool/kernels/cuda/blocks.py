@@ -12,7 +12,7 @@ import triton.language as tl
 
 from .lists import in_list, listed
 from .piecewise import load_weights
-from .sets import ANY, Sets, find, index, is_element, origin, start
+from .sets import ANY, LISTS, Sets, find, index, is_element, origin, start
 from .sorting import LOWEST, key_of, sort_blocks, value_of
 
 BLOCK = 5, 5  # log2 of the rows of a thread and of their groups: a block of 1024
@@ -117,7 +117,7 @@ def _sort_set(
         tl.store(pair_ptr + number * dim + feature, pairs[None, :], mask=feature < dim)
 
 
-@triton.jit(do_not_specialize=ANY)
+@triton.jit(do_not_specialize=(*ANY, *LISTS))
 def sort_whole(
     x_ptr,
     w_ptr,
@@ -194,7 +194,7 @@ def _sort_set_again(
         tl.store(to, row.to(rank_ptr.dtype.element_ty), mask=(row < size) & many)
 
 
-@triton.jit(do_not_specialize=ANY[:-1])
+@triton.jit(do_not_specialize=(*ANY[:-1], *LISTS))
 def sort_whole_again(
     rank_ptr,
     pair_ptr,

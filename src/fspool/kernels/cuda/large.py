@@ -31,7 +31,7 @@ from .blocks import (
 )
 from .lists import Lists, in_list, listed
 from .piecewise import load_weights
-from .sets import ANY, Sets, find, index, is_element, is_wide, origin, program, strides
+from .sets import ANY, LISTS, Sets, find, index, is_element, is_wide, origin, program, strides
 from .sorting import LOWEST, count_larger, merge_tile, sort_tile
 
 LOGR, LOGC = 6, 5  # of sets that are merged in memory: two blocks
@@ -160,7 +160,7 @@ def _sort_set(
         tl.store(pair_ptr + number * dim + d, pairs, mask=inside)
 
 
-@triton.jit(do_not_specialize=ANY)
+@triton.jit(do_not_specialize=(*ANY, *LISTS))
 def _sort(
     x_ptr,
     w_ptr,
@@ -290,7 +290,7 @@ def _rank_rows(
         tl.store(to, rank.to(rank_ptr.dtype.element_ty), mask=element)
 
 
-@triton.jit(do_not_specialize=(*ANY[:-1], "split"))
+@triton.jit(do_not_specialize=(*ANY[:-1], *LISTS, "split"))
 def _rank(
     x_ptr,
     column_ptr,
@@ -377,7 +377,7 @@ def _sort_set_again(
             tl.store(rank_ptr + index(row, WIDE) * dim, ranks, mask=valid)
 
 
-@triton.jit(do_not_specialize=ANY[:-1])
+@triton.jit(do_not_specialize=(*ANY[:-1], *LISTS))
 def _sort_again(
     rank_ptr,
     key_ptr,

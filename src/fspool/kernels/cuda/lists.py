@@ -11,13 +11,13 @@ import triton
 import triton.language as tl
 
 from .counts import cdiv
-from .sets import ANY, Sets, find
+from .sets import ANY, LISTS, Sets, find
 
 BLOCK = 1024  # sets that a program looks at
 WARPS = 4096  # in all, enough to fill a device
 
 
-@triton.jit(do_not_specialize=(*ANY, "least"))
+@triton.jit(do_not_specialize=(*ANY, *LISTS, "least"))
 def _make_lists(
     count_ptr,
     number_ptr,

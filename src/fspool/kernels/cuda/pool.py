@@ -24,7 +24,7 @@ from .moves import scatter
 from .piecewise import FEW, load_weights
 from .pull import SMALL, is_of_small, sum_knots, sum_ranked, unpool_rows
 from .rest import clear_rest
-from .sets import ANY, Sets, find, is_element, near, origin, program, strides
+from .sets import ANY, LISTS, Sets, find, is_element, near, origin, program, strides
 from .sorting import (
     LOWEST,
     count_larger,
@@ -209,7 +209,7 @@ def _pool_set(
                     tl.store(rank_ptr + r * dim + at, last, mask=(r + row < length) & (d < dim))
 
 
-@triton.jit(do_not_specialize=(*ANY, "above"))
+@triton.jit(do_not_specialize=(*ANY, *LISTS, "above"))
 def _pool(
     x_ptr,
     w_ptr,

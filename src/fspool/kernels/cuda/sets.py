@@ -16,6 +16,7 @@ from .counts import cdiv, replicas
 
 # Integers that change from call to call: a kernel must not be compiled for each of their values.
 ANY = ("apart", "batch", "length", "knots")
+LISTS = ("count_ptr", "number_ptr")  # as aligned as it happens
 
 
 class Sets:
@@ -116,7 +117,7 @@ def start(dim, BD: tl.constexpr):
 
 @triton.jit
 def program(dim, BD: tl.constexpr):
-    """The same, with all features."""
+    """The same, with all features of the tile."""
     g, b, first = start(dim, BD)
     return g, b, first + tl.arange(0, BD)[None, :]
 
