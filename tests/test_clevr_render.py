@@ -241,10 +241,29 @@ def test_pictures_and_sets_from_files(original, capsys):
     assert list((original / "images").glob("compact-train-16.*"))
 
 
-def test_scenes_alone_are_rendered(tmp_path):
+def test_pictures_that_changed_are_read_again(original):
+    before = pictured.from_files(original, "train", "boxes", size=16)
+    from PIL import Image
+
+    folder = original / "images" / "train"
+    noise = np.random.default_rng(0).integers(0, 256, (320, 480, 3), np.uint8)
+    Image.fromarray(noise).save(folder / "CLEVR_train_000002.png")
+    first, second, spare = (folder / f"CLEVR_train_{n}.png" for n in ("000001", "000002", "spare"))
+    middle = pictured.from_files(original, "train", "boxes", size=16)
+    assert not torch.equal(middle.images[2], before.images[2])
+    first.rename(spare), second.rename(first), spare.rename(second)  # the same sizes, in all
+    after = pictured.from_files(original, "train", "boxes", size=16)
+    assert torch.equal(after.images[[2, 1]], middle.images[[1, 2]])
+
+
+def test_scenes_alone_are_rendered(tmp_path, capsys):
     clevr.write_split(tmp_path)
     (tmp_path / "questions" / "CLEVR_train_questions.json").unlink()
     data = pictured.from_files(tmp_path, "train", "boxes", size=8)
+    assert (
+        "has scenes of train, and no pictures of them: they are rendered."
+        in capsys.readouterr().out
+    )
     assert torch.equal(data.images, render(data.scenes, size=8))
     with pytest.raises(UserError, match="CLEVR_val_scenes.json is not in"):
         pictured.from_files(tmp_path, "val", "boxes")

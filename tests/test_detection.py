@@ -134,3 +134,7 @@ def test_perfect_and_diverged_predictions():
     scores = Scores("boxes")
     scores.add(torch.full_like(true, float("nan")), true)
     assert all(value == 0 for value in scores.compute().values())
+    states = torch.ones(3, 4, 19)  # those that the first of equal numbers would name
+    scores = Scores("states")
+    scores.add(torch.full_like(states, float("nan")), states)
+    assert all(value == 0 for value in scores.compute().values())

@@ -11,8 +11,10 @@ from torch.nn.functional import smooth_l1_loss
 from fspool import report, storage
 from fspool.checks import UserError
 from fspool.cli.running import of_tasks
+from fspool.data.clevr.scene_files import image_name, read_scenes
 from fspool.experiments import dspn as experiment
 from fspool.experiments.dspn import EXPERIMENT, SetPrediction
+from fspool.experiments.dspn_data import found_in
 from fspool.lab import trainer
 from fspool.lab.launch import Job, Options, perform
 from fspool.lab.replicas import stack
@@ -22,6 +24,7 @@ from fspool.report.page import page
 from fspool.report.records import Record
 from fspool.report.tables import _is_changed
 
+from . import clevr
 from .processes import torchrun
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -517,6 +520,7 @@ def test_bad_settings(cell, settings):
     "preset, changes, changed",
     [
         ("released", {"source": "files", "content": "of CLEVR"}, False),
+        ("released", {"source": "files", "content": "of CLEVR-rendered"}, True),
         ("released", {}, True),  # pictures of a twin
         ("released", {"source": "files", "scenes": 600}, True),
         ("paper", {}, True),  # 6 epochs instead of 100
@@ -531,17 +535,28 @@ def test_only_the_whole_schedule_is_judged(preset, changes, changed):
 
 
 def test_files_are_part_of_what_a_run_is(tmp_path):
-    own = SetPrediction(source="files", scenes=32, batch=8)
-    found = []
+    own, found = SetPrediction(source="files", scenes=32, batch=8), []
     for number, folder in enumerate((tmp_path / "a", tmp_path / "b")):
-        (folder / "scenes").mkdir(parents=True)
         for split in ("train", "val"):
-            path = folder / "scenes" / f"CLEVR_{split}_scenes.json"
-            path.write_text(f'{{"scenes": [], "number": {number}}}')
-        found.append(own.at(data=folder).content)
-    assert "" not in found and len(set(found)) == 2
-    assert own.at(data=tmp_path / "a").content == found[0]
-    assert SetPrediction().at(data=tmp_path / "a").content == ""
+            clevr.write_split(folder, split, clevr.block(8 + number, split))
+        found.append(own.at(data=folder))
+    assert all(cell.content.endswith("-rendered") for cell in found)
+    assert found[0].content != found[1].content
+    assert [(cell.scenes, cell.test_scenes) for cell in found] == [(8, 8), (9, 9)]
+    assert own.at(data=tmp_path / "a") == found[0]
+    twin = SetPrediction().at(data=tmp_path / "a")
+    assert twin.content == "" and twin.scenes == SetPrediction().scenes
+    for split in ("train", "val"):  # pictures, which are other ones when their sizes are
+        (tmp_path / "a" / "images" / split).mkdir(parents=True)
+        for index in read_scenes(tmp_path / "a" / "scenes" / f"CLEVR_{split}_scenes.json").image:
+            image = image_name(split, int(index))
+            (tmp_path / "a" / "images" / split / image).write_bytes(b"png")
+    found_in.cache_clear()
+    pictured = own.at(data=tmp_path / "a")
+    assert not pictured.content.endswith("-rendered")
+    (tmp_path / "a" / "images" / "val" / image).write_bytes(b"other")
+    found_in.cache_clear()
+    assert own.at(data=tmp_path / "a").content not in (pictured.content, found[0].content)
 
 
 def test_the_command_knows_tasks(fspool, tmp_path):

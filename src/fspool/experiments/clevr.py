@@ -71,7 +71,8 @@ class ClevrCell(Cell):
         nearest("schedule", self.schedule, SCHEDULES)
         nearest("precision", self.precision, PRECISIONS)
         nearest("dtype", self.dtype, ("float32", "float64"))
-        nearest("group", self.group, ("", *GROUPS))
+        if self.group:
+            nearest("group", self.group, GROUPS)
         check_count("knots", self.knots, 2, "knots of the weight functions")
         check_count("slots", self.slots, OBJECTS, "room for the objects of every scene")
         for name in ("embedding", "hidden", "width", "batch", "epochs", "questions", "tried"):

@@ -65,7 +65,7 @@ def _metrics(curve: Tensor, hours: float | None) -> Metrics:
         found[f"epochs to {milestone}"] = epochs
     if hours is not None:
         count = curve.shape[1]
-        found["hours"] = [hours] * len(rows)
+        found["hours"] = [hours]  # shared out, so there is nothing that varies
         final = found[f"epochs to {MILESTONES[-1]}"]
         found[f"hours to {MILESTONES[-1]}"] = [e and hours * e / count for e in final]
     return found

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from ..data.clevr.arrays import Scenes
-from ..data.clevr.pictured import Pictured, from_files, kept_twin, picture, scenes_file
+from ..data.clevr.image_files import image_paths, images_folder, listing
+from ..data.clevr.pictured import Pictured, from_files, kept_twin, original, picture, scenes_file
 from ..data.clevr.vocabulary import OBJECTS
 from ..data.files import find_root
 from ..lab import parallel
 from ..lab.launch import cores
+
+RENDERED = "-rendered"  # at the end of a digest: files of scenes, and no pictures
 
 
 class Batch(NamedTuple):
@@ -35,14 +38,26 @@ def load_pictured(
     return picture(scenes, task, size=size, slots=OBJECTS, device=device, images=images)
 
 
+class Found(NamedTuple):
+    """What the files of a folder have."""
+
+    content: str  # a digest, so that runs of other files are never taken for runs of these
+    scenes: int
+    test_scenes: int
+
+
 @lru_cache(maxsize=4)
-def content_of(root: str) -> str:
-    """A digest of the scenes in files, so that runs of other ones are never taken for these."""
-    found = hashlib.sha256()
+def found_in(root: str) -> Found:
+    where, seen, pictured, counts = find_root(root or None), hashlib.sha256(), True, []
     for split in ("train", "val"):
-        with open(scenes_file(find_root(root or None), split), "rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()[:16]
+        with open(scenes_file(where, split), "rb") as file:
+            seen.update(hashlib.file_digest(file, "sha256").digest())
+        scenes, folder = original(where, split), images_folder(where, split)
+        counts.append(len(scenes.image))
+        if folder:
+            seen.update(listing(image_paths(folder, split, scenes)).encode())
+        pictured &= folder is not None
+    return Found(seen.hexdigest()[:16] + ("" if pictured else RENDERED), *counts)
 
 
 @lru_cache(maxsize=2)

@@ -13,6 +13,7 @@ from .records import Record
 NAMES = {name: label for label, name in (MODELS | QUESTION).items()}  # by their names in cells
 INKS = dict(zip(NAMES, SLOTS, strict=False))
 ROWS, COLUMNS = 10, 9  # of the weight functions
+UNSEEN = 19  # knots from which on ten ranks leave the second and the last but one alone
 NEAR = 96.0  # per cent; the second panel begins here
 
 
@@ -61,12 +62,16 @@ def weight_functions(records: dict[str, Record]) -> list[Panel]:
     weight = record.arrays.get("functions") if record else None
     if weight is None or not len(weight):
         return []
-    return [(f"{len(weight)} features", _functions(weight[: ROWS * COLUMNS]))]
+    most = ROWS * COLUMNS
+    title = f"{len(weight)} features"
+    if len(weight) > most:
+        title = f"the first {most} of {title}"
+    return [(title, _functions(weight[:most]))]
 
 
 def _functions(weight: Tensor) -> str:
     knots = weight.shape[1]
-    kept = [i for i in range(knots) if knots < 5 or i not in (1, knots - 2)]  # no rank comes there
+    kept = [i for i in range(knots) if knots < UNSEEN or i not in (1, knots - 2)]
     with figure(3.9, bare=True) as (made, (axes,)):
         for place, values in enumerate(weight[:, kept].clamp(-1, 1).tolist()):
             left, middle = 1.2 * (place % COLUMNS), -2.3 * (place // COLUMNS)

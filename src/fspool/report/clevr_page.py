@@ -19,8 +19,8 @@ ACCURACY = (
 )
 FUNCTIONS = (
     "The weight of every feature from the largest object (left) to the smallest (right), from -1 "
-    "to 1, of the first run; only features that weight decay has left. The second knot and the "
-    "last but one are left out: with ten objects at most no rank ever comes near them."
+    "to 1, of the first run; only features that weight decay has left. Of 19 knots or more the "
+    "second and the last but one are left out: with ten objects at most no rank comes near them."
 )
 
 

@@ -23,8 +23,9 @@ TRAINING = (
 SHOWN = {
     "boxes": "The first test picture, drawn again from its scene, and the boxes of seed 0 after "
     "so many inner steps; paler where the model is less sure.",
-    "states": "The same with predicted states: a disc where an object is said to be, of the colour "
-    "and the size that it is said to have.",
+    "states": "The first test picture, drawn again from its scene, and the states of seed 0 after "
+    "so many inner steps: a disc where an object is said to be, of the colour and the size that it "
+    "is said to have.",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from .arrays import Scenes
 from .camera import HEIGHT, WIDTH
 from .scene_files import image_name
 
-FORMAT = 1
+FORMAT = 2
 MODES = {3: "RGB", 4: "RGBA"}  # v1.0 has RGBA, of which nothing is transparent
 SHARE = 256  # pictures that are read at once
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, MemoryError)  # what PIL raises
@@ -34,14 +35,22 @@ def images_folder(root: Path, split: str) -> Path | None:
     return None
 
 
+def image_paths(folder: Path, split: str, scenes: Scenes) -> list[Path]:
+    return [folder / image_name(split, image) for image in scenes.image.tolist()]
+
+
+def listing(paths: list[Path]) -> str:
+    """A digest of names and sizes, which is soon made of many files."""
+    lines = [f"{path.name} {_size_of(path, row)}" for row, path in enumerate(paths)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
 def load_images(
     folder: Path, split: str, scenes: Scenes, size: int, say: Callable[[str], None] = print
 ) -> Tensor:
     """A picture for every scene, uint8 ``(S, 3, size, size)``; kept beside them once it is made."""
-    paths = [folder / image_name(split, image) for image in scenes.image.tolist()]
-    stats = [_size_of(path, row) for row, path in enumerate(paths)]
-    notes = {"format": FORMAT, "size": size, "files": len(paths), "bytes": sum(stats)}
-    notes["last"] = int(scenes.image[-1])
+    paths = image_paths(folder, split, scenes)
+    notes = {"format": FORMAT, "size": size, "files": listing(paths)}
 
     def make() -> dict[str, Tensor]:
         return {"images": _read_all(paths, size)}

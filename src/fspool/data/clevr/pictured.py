@@ -135,5 +135,7 @@ def from_files(
     """The original with its pictures; where a folder has scenes alone, they are rendered."""
     scenes = original(root, split)
     folder = images_folder(root, split)
+    if folder is None:
+        say(f"{root} has scenes of {split}, and no pictures of them: they are rendered.")
     images = load_images(folder, split, scenes, size, say) if folder else None
     return picture(scenes, task, size=size, device=device, images=images)
