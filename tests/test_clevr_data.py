@@ -392,5 +392,5 @@ def test_a_compact_form_that_cannot_be_is_made_again_or_refused(root, harm, alon
         return
     for source in compact.source_paths(root, "train"):
         source.unlink()
-    with pytest.raises(UserError, match="holds something else; remove it, and make it again by"):
+    with pytest.raises(UserError, match="holds something else; remove it: fspool run makes"):
         load(root, "train")

@@ -139,10 +139,10 @@ def test_a_twin_without_files(twin, tmp_path):
     path = tmp_path / "b" / "compact-val.safetensors"
     tensors, notes = storage.read_tensors(path)
     storage.write_tensors(path, tensors, notes | {"format": 0})
-    with pytest.raises(UserError, match="holds something else; remove it, and make it again by"):
+    with pytest.raises(UserError, match="holds something else; remove it: fspool run makes"):
         load(tmp_path / "b", "val")
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UserError, match="cannot be read: .*; remove it, and make it again by"):
+    with pytest.raises(UserError, match="cannot be read: .*; remove it: fspool run makes"):
         load(tmp_path / "b", "val")
 
 

@@ -26,6 +26,7 @@ NAMES = tuple(f"scenes.{n}" for n in Scenes._fields) + tuple(
     f"questions.{n}" for n in Questions._fields
 )
 MAKE = "fspool data clevr --scenes 70000 --out DIR"
+AGAIN = f"remove it: fspool run makes its small twins again, and {MAKE} a whole one"
 
 
 class Place(NamedTuple):
@@ -116,9 +117,9 @@ def _alone(path: Path) -> Clevr:
     try:
         tensors, found = storage.read_tensors(path)
     except (OSError, storage.Damaged) as error:
-        raise UserError(f"{error}; remove it, and make it again by {MAKE}.") from None
+        raise UserError(f"{error}; {AGAIN}.") from None
     if found.get("format") != FORMAT or tensors.keys() != set(NAMES) or not _fit(tensors):
-        raise UserError(f"{path} holds something else; remove it, and make it again by {MAKE}.")
+        raise UserError(f"{path} holds something else; {AGAIN}.")
     return unpack(tensors)
 
 
