@@ -295,9 +295,9 @@ def cells(preset: str) -> dict[str, SetPrediction]:
     return found
 
 
-def _is_clevr(source: str, content: str, **others: object) -> bool:
+def _is_clevr(settings: dict) -> bool:
     """Are pictures those of CLEVR? A twin's are others, and so are those that are rendered."""
-    return source == "files" and not content.endswith(RENDERED)
+    return settings["source"] == "files" and not settings["content"].endswith(RENDERED)
 
 
 EXPERIMENT = Experiment(
@@ -308,7 +308,7 @@ EXPERIMENT = Experiment(
     seeds={"quick": 1, "paper": 2, "released": 6},
     judged=("released",),
     by_data=("source", "content"),
-    enough=lambda settings: _is_clevr(**settings),
+    enough=_is_clevr,
     also={
         "paper": ", but for 6 epochs instead of 100: in batches of 64, at twice the learning rate, "
         "which falls at the end, with products of matrices in bfloat16",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -52,7 +53,7 @@ def found_in(root: str) -> Found:
     for split in ("train", "val"):
         with open(scenes_file(where, split), "rb") as file:
             seen.update(hashlib.file_digest(file, "sha256").digest())
-        scenes, folder = original(where, split), images_folder(where, split)
+        scenes, folder = _scenes(where, split), images_folder(where, split)
         counts.append(len(scenes.image))
         if folder:
             seen.update(listing(image_paths(folder, split, scenes)).encode())
@@ -61,10 +62,17 @@ def found_in(root: str) -> Found:
 
 
 @lru_cache(maxsize=2)
+def _scenes(where: Path, split: str) -> Scenes:
+    """To count them, and for their pictures."""
+    return original(where, split)
+
+
+@lru_cache(maxsize=2)
 def _images(source: str, root: str, split: str, count: int, size: int, device: torch.device):
     where = find_root(root or None)
     if source == "files":
-        made = from_files(where, split, "boxes", size=size, device=device)
+        known = _scenes(where, split)
+        made = from_files(where, split, "boxes", size=size, device=device, scenes=known)
         scenes = Scenes(*(tensor[:count] for tensor in made.scenes))
         return made.images[:count], scenes
     scenes = parallel.first_then_others(lambda: kept_twin(where, split, count, cores()), device)

@@ -131,9 +131,13 @@ def from_files(
     size: int = 128,
     device: torch.device | str = "cpu",
     say: Callable[[str], None] = print,
+    scenes: Scenes | None = None,
 ) -> Pictured:
-    """The original with its pictures; where a folder has scenes alone, they are rendered."""
-    scenes = original(root, split)
+    """The original with its pictures; where a folder has scenes alone, they are rendered.
+
+    Scenes that were read already need not be read again.
+    """
+    scenes = original(root, split) if scenes is None else scenes
     folder = images_folder(root, split)
     if folder is None:
         say(f"{root} has scenes of {split}, and no pictures of them: they are rendered.")
